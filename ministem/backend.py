@@ -1,0 +1,139 @@
+"""Where arrays live and how the cores are used: the only file that may import cupy.
+
+The layer code is plain NumPy, and NumPy hands its calls to CuPy when it meets CuPy arrays. What needs
+another implementation per device, or is much faster another way, is a named function here.
+"""
+
+import functools
+import os
+import sys
+
+import numpy as np
+
+# --------------------------------------------------------------------------------------- operations
+
+
+def row_dot(a, b):
+    """(…,N), (…,N) -> (…,1): the sum of a * b over the last axis, without an array for the products."""
+    if isinstance(a, np.ndarray):
+        return np.vecdot(a, b)[..., None]
+    return (a * b).sum(-1, keepdims=True)
+
+
+def row_sum(x):
+    """(…,N) -> (…,1): the sum over the last axis, as a product with ones (BLAS beats sum on short rows)."""
+    return x @ np.ones_like(x, shape=(x.shape[-1], 1))
+
+
+def sum_rows(values, slot, n_rows):
+    """The scatter-add, backward of `block[slot]`: out[r] = the sum of values where slot is r.
+
+    values (B,T,·), slot (B,T) int -> (n_rows,·). `block[slot]` is onehot(slot) @ block, so this is
+    onehot(slot).T @ values. SciPy multiplies by that transpose without building it: one pass over values,
+    adding each into its row in a fixed order. (`out[slot] += values` would lose repeated tokens.)"""
+    values, slot = values.reshape(-1, values.shape[-1]), slot.reshape(-1)
+    if isinstance(values, np.ndarray):
+        from scipy.sparse import (
+            csc_array,
+        )  # here, since importing it takes as long as importing numpy thrice
+
+        ones, column_starts = np.ones(len(slot), values.dtype), np.arange(len(slot) + 1)
+        return csc_array((ones, slot, column_starts), shape=(n_rows, len(slot))) @ values
+    out = np.zeros_like(values, shape=(n_rows, values.shape[1]))
+    np.add.at(out, slot, values)
+    return out
+
+
+# ------------------------------------------------------------------------------------------ devices
+
+
+def upload(x, like):
+    """A host array, put where `like` lives."""
+    return np.asarray(x, like=like)
+
+
+def download(x):
+    """Any array as a NumPy array on the host."""
+    return x if isinstance(x, np.ndarray | np.generic) else x.get()
+
+
+def device_array(device):
+    """-> an empty array on "cpu" or "gpu", to be passed as `like`. Raises ValueError: one line that
+    says what is missing and what to do. There is no silent fall-back to the CPU."""
+    if device == "cpu":
+        return np.empty(0, "float32")
+    try:
+        import cupy
+
+        cupy.cuda.runtime.getDeviceCount()  # raises with a status; is_available() would hide why
+        probe = cupy.ones((2, 2), dtype="float32")
+        float(
+            (probe @ probe + 1).sum()
+        )  # loads the libraries, compiles one kernel, copies one number back
+        return cupy.empty(0, dtype="float32")
+    except ModuleNotFoundError as error:
+        if error.name == "cupy":
+            install = 'pip install "ministem[gpu]" (CUDA 13) or "ministem[gpu-cuda12]"'
+            raise ValueError(f"--device gpu needs CuPy: {install}; or use --device cpu") from None
+        raise ValueError(f"CuPy is there, but the package {error.name} it needs is not") from None
+    except Exception as error:
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"the GPU cannot be used: {line}; use --device cpu") from None
+
+
+# ------------------------------------------------------------------------------------------ threads
+
+
+def available_cores():
+    """Cores this process may use (a container or taskset may allow fewer than the machine has)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def _blas():
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def blas_threads(n):
+    """A context manager: inside it, each matrix product uses n threads."""
+    return _blas().limit(limits=n, user_api="blas")
+
+
+@functools.cache
+def _pool(threads):
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(threads)
+
+
+def parallel(tasks, threads):
+    """Call the functions in `tasks`, up to `threads` at a time -> their results, in order."""
+    if threads == 1 or len(tasks) == 1:
+        return [task() for task in tasks]
+    with blas_threads(
+        1
+    ):  # the tasks share the cores; a product that takes all of them would be in the way
+        return list(_pool(threads).map(lambda task: task(), tasks))
+
+
+@functools.cache
+def keep_freed_memory():
+    """Ask glibc to keep freed memory for the next step instead of giving it back to the system.
+
+    A step frees and takes the same arrays over and over; each time, the system would clear the pages again.
+    Does nothing on other C libraries."""
+    if sys.platform == "linux":
+        import ctypes
+
+        try:
+            mallopt = ctypes.CDLL("libc.so.6").mallopt
+        except (OSError, AttributeError):
+            return
+        mallopt(
+            -1, 1 << 30
+        )  # M_TRIM_THRESHOLD: give back only when a gigabyte lies free at the top
+        mallopt(
+            -3, 1 << 30
+        )  # M_MMAP_THRESHOLD: take arrays from the heap, not as mappings of their own

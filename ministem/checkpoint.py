@@ -1,0 +1,204 @@
+"""Run folders that survive a kill.
+
+runs/NAME/config.json      the model's shape, the training settings, the vocabulary's hash
+          vocab.tiktoken   the vocabulary (of a stock one, its name)
+          metrics.jsonl    a line per evaluation
+          step-000500/     model.safetensors, optimizer.safetensors, state.json
+
+A step folder is written under a temporary name, flushed to disk and renamed: it is whole or absent. The
+newest two are kept. Nothing is ever unpickled. Left out: saving while the next step already runs.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .backend import download, upload
+from .model import Config, shapes
+from .tables import Tables
+from .tokenizer import Tokenizer
+
+KEEP = 2
+
+
+@dataclass
+class Checkpoint:
+    """Everything needed to sample or to go on."""
+
+    run: Path
+    config: Config
+    settings: dict  # train.py's options
+    tokenizer: Tokenizer
+    step: int
+    params: dict
+    tables: Tables
+    state: dict  # state.json: what train.py wants back
+    moments: dict | None  # AdamW.state()
+
+
+def start_run(run, config, settings, tokenizer):
+    """Make the run folder with config.json and the vocabulary. Raises ValueError if a run is in it."""
+    run = Path(run)
+    if (run / "config.json").exists():
+        raise ValueError(
+            f"{run} holds a run already: --resume {run} goes on with it, --out takes another name"
+        )
+    if run.exists() and (not run.is_dir() or any(run.iterdir())):
+        raise ValueError(f"{run} exists and is no run folder: --out takes another name")
+    run.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(run / "vocab.tiktoken")
+    vocab = {"hash": tokenizer.hash, "size": tokenizer.n_vocab}
+    write_json(
+        run / "config.json", {"model": asdict(config), "settings": settings, "vocabulary": vocab}
+    )
+
+
+def save_checkpoint(run, step, params, tables, optimizer, state):
+    """Write run/step-NNNNNN, whole or not at all, then remove all but the newest KEEP step folders."""
+    run = Path(run)
+    target = run / f"step-{step:06d}"
+    temporary = run / f".{target.name}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        arrays = params | {name: tables[name] for name in tables.names}
+        save_arrays(temporary / "model.safetensors", arrays)
+        save_arrays(temporary / "optimizer.safetensors", optimizer.state())
+        write_json(temporary / "state.json", {"step": step, **state})
+        sync(temporary)
+        if (
+            target.exists()
+        ):  # the same step again (a resumed run): the new one is the same or better
+            shutil.rmtree(target)
+        os.rename(temporary, target)
+        sync(run)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    for old in step_folders(run)[:-KEEP]:
+        shutil.rmtree(old)
+
+
+def load_checkpoint(path, like, with_moments=False):
+    """path: a run folder (its newest step) or one step folder -> Checkpoint, arrays on `like`'s device.
+
+    Raises ValueError with one line for anything missing, damaged or of another shape than config.json says."""
+    path = Path(path)
+    run = path.parent if path.name.startswith("step-") else path
+    if not run.is_dir():
+        raise ValueError(f"{run} is not a folder; train.py makes run folders")
+    settings = read_json(run / "config.json")
+    folders = [path] if path != run else step_folders(run)[-1:]
+    if not folders:
+        raise ValueError(f"{run} has no checkpoint yet (no step-… folder)")
+    try:
+        fields = settings["model"]
+        config = Config(**fields)
+        vocab = settings["vocabulary"]
+        size, digest = vocab["size"], vocab["hash"]
+        options = dict(settings["settings"])
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"{run / 'config.json'} is not a run's configuration: {error}") from None
+    tokenizer = Tokenizer.load(run / "vocab.tiktoken")
+    if tokenizer.hash != digest or tokenizer.n_vocab != config.vocab_size:
+        raise ValueError(
+            f"the vocabulary in {run} ({tokenizer.n_vocab} tokens, hash {tokenizer.hash[:8]}) is not the one it"
+            f" was trained with ({size} tokens, hash {digest[:8]})"
+        )
+    dense, tables = shapes(config)
+    folder = folders[0]
+    arrays = load_arrays(folder / "model.safetensors", dense | tables, like)
+    moments = None
+    if with_moments:
+        expected = {f"{k}/{name}": shape for k in "mv" for name, shape in (dense | tables).items()}
+        moments = load_arrays(folder / "optimizer.safetensors", expected, like)
+    state = read_json(folder / "state.json")
+    params = {name: arrays[name] for name in dense}
+    tables = Tables({name: arrays[name] for name in tables})
+    return Checkpoint(
+        run, config, options, tokenizer, state["step"], params, tables, state, moments
+    )
+
+
+def newest_run(root="runs"):
+    """The run folder under `root` with the youngest checkpoint. Raises ValueError if there is none."""
+    folders = [step for run in Path(root).glob("*") for step in step_folders(run)]
+    if not folders:
+        raise ValueError(f"no run in {root}/ yet: train one first (python train.py)")
+    return max(folders, key=lambda folder: folder.stat().st_mtime).parent
+
+
+def step_folders(run):
+    """The run's step folders, oldest first."""
+    return sorted(f for f in Path(run).glob("step-*") if f.name[5:].isdigit())
+
+
+# ------------------------------------------------------------------------------------------- files
+
+
+def save_arrays(path, arrays):
+    from safetensors.numpy import save_file
+
+    save_file({name: np.ascontiguousarray(download(a)) for name, a in arrays.items()}, path)
+    sync(path)
+
+
+def load_arrays(path, expected, like):
+    """path, {name: shape} -> {name: array}, exactly these names and shapes, in float32."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        arrays = load_file(path)
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing") from None
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}); an older step folder may be whole"
+        ) from None
+    for name in sorted(expected.keys() ^ arrays.keys()):
+        raise ValueError(
+            f"{path}: {name} is {'missing' if name in expected else 'not of this model'}"
+        )
+    for name, shape in expected.items():
+        if arrays[name].shape != shape or arrays[name].dtype != "float32":
+            found = f"{arrays[name].dtype} {arrays[name].shape}"
+            raise ValueError(f"{path}: {name} is {found}, the configuration needs float32 {shape}")
+    return {name: upload(a, like) for name, a in arrays.items()}
+
+
+def write_json(path, content):
+    """Written beside it, flushed and renamed: the file is the old one or the new one, never half."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def read_json(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: not a run folder, or not a whole one") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged: not a JSON object")
+    return content
+
+
+def sync(path):
+    """Make sure that a file, or the list of names in a folder, has reached the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

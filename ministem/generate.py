@@ -1,0 +1,62 @@
+"""Sampling: tokens one at a time, with the keys and values of earlier positions kept (the KV cache).
+
+The text is the same as if everything were computed anew for every token. When the model's context is
+full, it goes on with the newest half of it. Turning ids into characters is tokenizer.StreamDecoder's work.
+"""
+
+import numpy as np
+
+from .backend import download
+from .model import KVCache, linear_forward, trunk_forward
+
+
+def generate(params, tables, config, ids, max_new_tokens, temperature=1.0, top_k=None, top_p=None,
+             seed=0, cached=True):  # fmt: skip
+    """Continue ids (a non-empty list) -> yields up to max_new_tokens new ids, one by one.
+
+    temperature 0 takes the likeliest token each time. top_k keeps the k likeliest tokens; top_p the
+    smallest set of likeliest tokens whose probabilities reach top_p. Same seed, same ids.
+    cached=False computes every position anew for each token: slow, and the test that the cache is right."""
+    if not len(ids):
+        raise ValueError("nothing to continue: the prompt has no tokens")
+    rng, ids, cache, cache_start = np.random.default_rng(seed), list(ids), None, None
+    for _ in range(max_new_tokens):
+        start, new = window_start(len(ids), config.context), ids[-1:]
+        if start != cache_start or not cached:
+            cache, cache_start, new = KVCache(config, 1, like=params["head"]), start, ids[start:]
+        x, _ = trunk_forward(params, config, tables.fetch([new]), cache)
+        logits = download(linear_forward(x[:, -1:], params["head"])[0])[0, 0]
+        ids.append(sample(logits, temperature, top_k, top_p, rng))
+        yield ids[-1]
+
+
+def window_start(n, context):
+    """Where the window that predicts token n begins: 0 until the context is full, then each time it is
+    full, half a context further on."""
+    if n <= context:
+        return 0
+    step = max(1, context // 2)
+    return -(-(n - context) // step) * step
+
+
+def sample(logits, temperature, top_k, top_p, rng):
+    """logits (V,) -> one id. Raises ValueError for settings outside their range."""
+    if not temperature >= 0:
+        raise ValueError(f"temperature must be >= 0, got {temperature}")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k must be >= 1, got {top_k}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p must be > 0 and <= 1, got {top_p}")
+    if temperature == 0:
+        return int(logits.argmax())
+    order = np.argsort(-logits, kind="stable")  # likeliest first; of equals, the smaller id
+    scores = (logits[order].astype("float64") - logits[order[0]]) / temperature
+    p = np.exp(scores)
+    if top_k is not None:
+        p = p[:top_k]
+    p /= p.sum()
+    if top_p is not None:
+        # the token that crosses top_p stays: keep those before which less than top_p has been reached
+        p = p[np.cumsum(p) - p < top_p]
+        p /= p.sum()
+    return int(order[rng.choice(len(p), p=p)])

@@ -1,0 +1,92 @@
+"""Token-indexed tables: which rows a batch needs, fetching them, and the gradient that has only those rows.
+
+The ids of a batch are known before the model runs, so the rows it will need are known too. That is the
+one seam of the whole system: fetch rows -> compute -> update rows. The model never sees a (V,F) table: it
+gets a block of U rows and indexes that. Read after model.py. How rows are updated is in optim.py.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from . import backend
+
+
+@dataclass(frozen=True)
+class RowSparse:
+    """A gradient of shape (V,·) that is zero except in a few rows: `values[j]` belongs to row `rows[j]`."""
+
+    rows: np.ndarray  # (U,) int, sorted, distinct; on the host, where the ids came from
+    values: np.ndarray  # (U,·)
+    shape: tuple[int, int]  # of the table, (V,·)
+
+    def to_dense(self):
+        """-> (V,·). For tests and lessons: training never does this."""
+        dense = np.zeros_like(self.values, shape=self.shape)
+        dense[backend.upload(self.rows, like=dense)] = self.values
+        return dense
+
+    def __add__(self, other):
+        """The sum of two gradients of one table: rows present in both are added."""
+        assert self.shape == other.shape, f"a gradient of {self.shape} plus one of {other.shape}"
+        rows, slot = np.unique(np.concatenate([self.rows, other.rows]), return_inverse=True)
+        values = np.concatenate([self.values, other.values])
+        return RowSparse(
+            rows, backend.sum_rows(values, backend.upload(slot, like=values), len(rows)), self.shape
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the model needs of the tables to process ids (B,T)."""
+
+    rows: np.ndarray  # (U,) int, the distinct ids, sorted; on the host
+    slots: (
+        dict  # table name -> (B,T) int: position (b,t) reads row slots[name][b,t] of blocks[name]
+    )
+    blocks: dict  # table name -> (U,·) array on the model's device; row j is that of token rows[j]
+
+    def part(self, start, stop):
+        """Texts start..stop-1 of the batch. The blocks are shared, so gradients of parts can be added."""
+        return replace(self, slots={name: slot[start:stop] for name, slot in self.slots.items()})
+
+
+class Tables:
+    """The model's tables by name: "embed" (V,C), and "layers.{i}.table" (V,F) for each STEM layer."""
+
+    def __init__(self, arrays):
+        self.arrays = dict(arrays)
+
+    @property
+    def names(self):
+        return list(self.arrays)
+
+    def __getitem__(self, name):
+        """The whole (V,·) array."""
+        return self.arrays[name]
+
+    def read(self, name, rows):
+        """-> (U,·): a copy of these rows, on the model's device."""
+        return self.arrays[name][backend.upload(rows, like=self.arrays[name])]
+
+    def write(self, name, rows, values):
+        """Put values (U,·) into these rows. `rows` must be distinct."""
+        self.arrays[name][backend.upload(rows, like=self.arrays[name])] = values
+
+    def fetch(self, ids):
+        """ids (B,T) int -> Batch: each distinct token's row once per table, however often it occurs.
+
+        Raises ValueError for an id outside the vocabulary (a GPU would silently wrap it around)."""
+        ids = np.asarray(ids)
+        V = len(self.arrays["embed"])
+        if ids.ndim != 2 or ids.dtype.kind not in "iu" or not ids.size:
+            raise ValueError(
+                f"ids must be whole numbers of shape (B,T), got {ids.dtype} {ids.shape}"
+            )
+        if ids.min() < 0 or ids.max() >= V:
+            bad = ids.min() if ids.min() < 0 else ids.max()
+            raise ValueError(f"token id {bad} is outside the vocabulary of {V} tokens")
+        rows, slot = np.unique(ids, return_inverse=True)
+        slot = backend.upload(slot.reshape(ids.shape), like=self.arrays["embed"])
+        blocks = {name: self.read(name, rows) for name in self.arrays}
+        return Batch(rows, {name: slot for name in self.arrays}, blocks)
