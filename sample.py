@@ -23,20 +23,18 @@ def main():
         from ministem.generate import generate
         from ministem.tokenizer import StreamDecoder
 
-        like = backend.device_array(args.device)
-        model = checkpoint.load_checkpoint(args.run or checkpoint.newest_run(), like)
-        say(f"{model.run}, step {model.step}")
-        ids = model.tokenizer.encode(prompt)
-        if len(ids) > model.config.context:
-            say(f"the prompt has {len(ids)} tokens; the model sees the last {model.config.context}")
+        folder = args.run or checkpoint.newest_run()
+        run = checkpoint.load_checkpoint(folder, backend.device_array(args.device))
+        say(f"{run.folder}, step {run.step}")
+        ids = run.tokenizer.encode(prompt)
+        if len(ids) > run.config.context:
+            say(f"the prompt has {len(ids)} tokens; the model sees the last {run.config.context}")
         for i in range(args.samples):
-            decoder = StreamDecoder(model.tokenizer)
-            print(prompt, end="", flush=True)
-            tokens = generate(
-                model.params, model.tables, model.config, ids, args.tokens,
-                args.temperature, args.top_k, args.top_p, args.seed + i,
-            )  # fmt: skip
-            for token in tokens:
+            decoder = StreamDecoder(run.tokenizer)
+            print(run.tokenizer.decode(ids), end="", flush=True)
+            new = generate(run.params, run.tables, run.config, ids, args.tokens,
+                           args.temperature, args.top_k, args.top_p, args.seed + i)  # fmt: skip
+            for token in new:
                 print(decoder.feed([token]), end="", flush=True)
             print(decoder.flush())
             if i + 1 < args.samples:
@@ -45,38 +43,20 @@ def main():
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description="Let a trained model write.")
-    parser.add_argument(
-        "--prompt",
-        default="\n",
-        help="text to go on from, or - for standard input (default: an empty line)",
-    )
-    parser.add_argument(
-        "--run", help="run folder, or one of its step folders (default: the newest in runs/)"
-    )
-    parser.add_argument(
-        "--tokens", type=whole(0), default=100, help="how many to add (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--samples", type=whole(1), default=1, help="how many texts (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--temperature",
-        type=number(0),
-        default=0.8,
-        help="0: always the likeliest (default: %(default)s)",
-    )
-    parser.add_argument("--top-k", type=whole(1), help="choose among the k likeliest tokens")
-    parser.add_argument(
-        "--top-p",
-        type=number(0, exclusive=True),
-        help="choose among the likeliest, up to this probability",
-    )
-    parser.add_argument(
-        "--seed", type=whole(0), default=0, help="same seed, same text (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--device", choices=("cpu", "gpu"), default="cpu", help="(default: %(default)s)"
-    )
+
+    def option(name, help, **more):
+        default = "" if more.get("default") is None else f" (default: {more['default']!r})"
+        parser.add_argument("--" + name, help=help + default, **more)
+
+    option("prompt", "text to go on from, or - for standard input", default="\n")
+    option("run", "run folder, or one of its step folders (default: the newest in runs/)")
+    option("tokens", "how many to add", type=whole(0), default=100)
+    option("samples", "how many texts", type=whole(1), default=1)
+    option("temperature", "0: always the likeliest token", type=number(0), default=0.8)
+    option("top-k", "choose among the k likeliest tokens", type=whole(1))
+    option("top-p", "choose among the likeliest, up to this probability", type=number(0, exclusive=True))
+    option("seed", "same seed, same text", type=whole(0), default=0)
+    option("device", "cpu or gpu", choices=("cpu", "gpu"), default="cpu")
     args = parser.parse_args()
     if args.top_p is not None and args.top_p > 1:
         parser.error(f"argument --top-p: must be at most 1, got {args.top_p}")

@@ -14,6 +14,7 @@ import re
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from ministem.cli import fail, say, user_errors
@@ -27,192 +28,191 @@ DEFAULTS = dict(
 
 
 def main():
-    with user_errors():
-        given = parse_arguments()
-        args = argparse.Namespace(**resume_settings(given))
+    with user_errors():  # whatever is wrong with flags and files shows here, in one line, before any work
+        args = parse_arguments()
 
-    # numpy and the library after --help, which should not wait for them
-    import numpy as np
+        # numpy and the library only now: --help should not wait for them
+        from ministem import backend, data
 
-    from ministem import backend, checkpoint, data, measure
-    from ministem.model import Config, init_params, loss_and_grads
-    from ministem.optim import AdamW, cosine_schedule
+        like = backend.device_array(args.device)  # `like` stands for the device: arrays are made like it
+        corpus = data.load_corpus(args.data, args.seed)
+        run = resumed_run(args, corpus, like) if args.resume else new_run(args, corpus, like)
+
+    train(args, run, corpus, like)
+    show_recall(run, corpus) if corpus.questions else show_sample(run, corpus, args.seed)
+
+
+def new_run(args, corpus, like):
+    """Vocabulary, model, run folder -> Run at step 0."""
+    from ministem import backend, checkpoint
+    from ministem.model import Config, init_params
+    from ministem.tables import Tables
     from ministem.tokenizer import Tokenizer, train_bpe
 
-    # ---- device, text, vocabulary, model: whatever is wrong with the input shows here, in one line
-    with user_errors():
-        like = backend.device_array(args.device)
-        threads = args.threads or backend.available_cores()
-        corpus = data.load_corpus(args.data, args.seed)
-        run = Path(args.resume or args.out or unused_run_name(corpus.name))
-        if args.resume:
-            saved = checkpoint.load_checkpoint(run, like, with_moments=True)
-            if saved.state["corpus"] != corpus.hash:
-                raise ValueError(
-                    f"{args.data} is not the text that {run} was trained on; it has changed since"
-                )
-            config, tokenizer, params, tables = (
-                saved.config,
-                saved.tokenizer,
-                saved.params,
-                saved.tables,
-            )
-        else:
-            if args.tokenizer == "bpe":
-                say("training the tokenizer ...")
-                tokenizer = train_bpe(corpus.train, args.vocab_size, corpus.names)
-            else:
-                tokenizer = Tokenizer.stock(args.tokenizer)
-            config = Config(
-                tokenizer.n_vocab, args.dim, args.layers, args.heads, args.kv_heads, args.ffn_dim, args.context,
-                parse_stem_layers(args.stem_layers, args.layers), args.ffn,
-            )  # fmt: skip
-            params, tables = init_params(config, args.seed)
-        train_ids = np.array(tokenizer.encode(corpus.train), dtype="int32")
-        val_ids = np.array(tokenizer.encode(corpus.val), dtype="int32")
-        for name, ids in (("training", train_ids), ("validation", val_ids)):
-            need = config.context + 1 if name == "training" else 2
-            if len(ids) < need:
-                raise ValueError(
-                    f"the {name} part of {args.data} has {len(ids)} tokens and needs at least {need}"
-                    + (f" (--context {config.context} and one more)" if need > 2 else "")
-                )
-        if not args.resume:
-            checkpoint.start_run(run, config, vars(args), tokenizer)
+    if args.tokenizer == "bpe":
+        say("training the tokenizer ...")
+        tokenizer = train_bpe(corpus.train, args.vocab_size, corpus.names)
+    else:
+        tokenizer = Tokenizer.stock(args.tokenizer)
+    config = Config(
+        tokenizer.n_vocab, args.dim, args.layers, args.heads, args.kv_heads, args.ffn_dim, args.context,
+        parse_stem_layers(args.stem_layers, args.layers), args.ffn,
+    )  # fmt: skip
+    encode(corpus, tokenizer, config)  # too short a text is refused before anything is written
+    params, tables = init_params(config, args.seed)
+    params = {name: backend.upload(p, like) for name, p in params.items()}
+    tables = Tables({name: backend.upload(tables[name], like) for name in tables.names})
+    folder = Path(args.out) if args.out else unused_folder(corpus.name)
+    run = checkpoint.Run(folder, config, vars(args), tokenizer, params, tables)
+    checkpoint.start_run(run)
+    return run
 
+
+def resumed_run(args, corpus, like):
+    """The newest checkpoint of args.resume -> Run, its metrics.jsonl cut back to that step."""
+    from ministem import checkpoint
+
+    run = checkpoint.load_checkpoint(args.resume, like, with_moments=True)
+    if run.state["corpus"] != corpus.hash:
+        raise ValueError(f"{args.data} has changed since {args.resume} was trained on it")
+    metrics = run.folder / "metrics.jsonl"
+    if metrics.exists():  # later lines will be written again; half a line is what a kill leaves
+        lines = [line + "\n" for line in metrics.read_text("utf-8").splitlines() if line.endswith("}")]
+        metrics.write_text("".join(line for line in lines if json.loads(line)["step"] <= run.step), "utf-8")
+    return run
+
+
+def encode(corpus, tokenizer, config):
+    """-> token ids of the training and of the validation text."""
+    import numpy as np
+
+    ids = [np.array(tokenizer.encode(text), dtype="int32") for text in (corpus.train, corpus.val)]
+    for name, part, need in zip(("training", "validation"), ids, (config.context + 1, 2), strict=True):
+        if len(part) < need:
+            raise ValueError(
+                f"{corpus.name} is too short: its {name} part has {len(part)} tokens and needs {need}"
+                f" (--context {config.context}; a tenth of the text is for validation)"
+            )
+    return ids
+
+
+def train(args, run, corpus, like):
+    """The training loop, from run.step to args.steps."""
+    from ministem import backend, checkpoint, data, measure
+    from ministem.model import loss_and_grads
+    from ministem.optim import AdamW, cosine_schedule
+
+    config, params, tables = run.config, run.params, run.tables
+    threads = args.threads or backend.available_cores()
+    train_ids, val_ids = encode(corpus, run.tokenizer, config)
     bytes_per_token = len(corpus.val.encode()) / len(val_ids)
-    optimizer = AdamW(
-        args.lr,
-        weight_decay=args.weight_decay,
-        table_lr=args.table_lr,
-        clip=args.clip,
-        threads=threads,
-    )
-    step, loss_sum, loss_n = 0, 0.0, 0
-    if args.resume:
-        optimizer.start(params, tables)
-        optimizer.load(saved.moments, saved.step)
-        step, loss_sum, loss_n = saved.step, saved.state["loss_sum"], saved.state["loss_n"]
-        keep_metrics(run, step)
-        del saved
+    describe(args, run, corpus, train_ids, val_ids, threads)
     backend.keep_freed_memory()
-    describe(args, config, corpus, train_ids, val_ids, threads, run)
+
+    optimizer = AdamW(args.lr, weight_decay=args.weight_decay, table_lr=args.table_lr, clip=args.clip,
+                      threads=threads)  # fmt: skip
+    optimizer.start(params, tables)
+    if run.moments:
+        optimizer.load(run.moments, run.step)
+        run.moments = None
+    losses = run.state.get("losses", [])  # since the last log line
+    stop, since = StopSignals(), (time.perf_counter(), run.step)
 
     def save():
-        state = dict(corpus=corpus.hash, loss_sum=loss_sum, loss_n=loss_n, threads=threads)
+        run.state = dict(corpus=corpus.hash, losses=losses)
         with user_errors():
-            checkpoint.save_checkpoint(run, step, params, tables, optimizer, state)
+            checkpoint.save_checkpoint(run, optimizer)
 
-    # ---- the training loop
-    stop = StopSignals()
-    since, since_step = time.perf_counter(), step
-    with progress_bar(args.steps, step) as bar, backend.blas_threads(threads):
-        while step < args.steps and not stop.asked:
-            optimizer.lr = cosine_schedule(step + 1, args.steps, args.lr, args.warmup)
-            inputs, targets = data.draw_batch(
-                train_ids, args.batch, config.context, args.seed, step
-            )
-            batch = tables.fetch(inputs)
-            loss, grads = loss_and_grads(
-                params, config, batch, backend.upload(targets, like), threads
-            )
+    with progress_bar(args.steps, run.step) as bar, backend.blas_threads(threads):
+        while run.step < args.steps and not stop.asked:
+            optimizer.lr = cosine_schedule(run.step + 1, args.steps, args.lr, args.warmup)
+            ids, targets = data.draw_batch(train_ids, args.batch, config.context, args.seed, run.step)
+            batch = tables.fetch(ids)
+            loss, grads = loss_and_grads(params, config, batch, backend.upload(targets, like), threads)
             try:
                 optimizer.step(params, tables, grads)
             except FloatingPointError as error:
-                last = (checkpoint.step_folders(run) or ["none yet"])[-1]
-                fail(
-                    f"{error}: stopped before using it. Last good checkpoint: {last}. Lower --lr or --table-lr"
-                )
-            step, loss_sum, loss_n = step + 1, loss_sum + float(loss), loss_n + 1
+                last = (checkpoint.step_folders(run.folder) or ["there is none"])[-1]
+                fail(f"{error}: nothing was updated. Lower --lr. The last good checkpoint: {last}")
+            losses.append(float(loss))
+            run.step += 1
             bar.update()
-            if step % args.eval_every == 0 or step == args.steps:
-                seconds = time.perf_counter() - since
-                limit = None if step == args.steps else 20 * args.batch * config.context
-                val_loss, _ = measure.evaluate(params, tables, config, val_ids, args.batch, limit)
-                metrics = dict(
-                    step=step, train_loss=loss_sum / loss_n, val_loss=val_loss,
-                    val_nats_per_byte=val_loss / bytes_per_token, lr=optimizer.lr, rows=len(batch.rows),
-                )  # fmt: skip
-                speed = (step - since_step) * inputs.size / seconds
-                bar.log(
-                    f"step {step:5d} | train {metrics['train_loss']:.4f} | val {val_loss:.4f}"
-                    f" ({metrics['val_nats_per_byte']:.3f} nats/byte) | lr {optimizer.lr:.1e}"
-                    f" | rows {len(batch.rows)}/{config.vocab_size} | {speed:,.0f} tokens/s"
-                )
-                with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
-                    file.write(json.dumps(metrics | {"tokens_per_s": round(speed)}) + "\n")
-                loss_sum, loss_n = 0.0, 0
-                save()
-                since, since_step = time.perf_counter(), step
-    if stop.asked and step < args.steps:
-        save()
-        say(
-            f"stopped and saved at step {step} of {args.steps}. To go on: python train.py --resume {run}"
-        )
-        sys.exit(128 + stop.asked)
 
-    # ---- what it learned
-    with user_errors():
-        if corpus.questions:
-            show_recall(params, tables, config, tokenizer, corpus, run)
-        else:
-            show_sample(params, tables, config, tokenizer, corpus, run, args.seed)
+            if run.step % args.eval_every == 0 or run.step == args.steps:
+                seconds, steps = time.perf_counter() - since[0], run.step - since[1]
+                limit = None if run.step == args.steps else 20 * ids.size
+                val_loss = measure.evaluate(run, val_ids, args.batch, limit)
+                metrics = dict(
+                    step=run.step, train_loss=sum(losses) / len(losses), val_loss=val_loss,
+                    val_nats_per_byte=val_loss / bytes_per_token, lr=optimizer.lr, rows=len(batch.rows),
+                    tokens_per_s=round(steps * ids.size / seconds),
+                )  # fmt: skip
+                bar.log(
+                    "step {step:5d} | train {train_loss:.4f} | val {val_loss:.4f} ({val_nats_per_byte:.3f}"
+                    " nats/byte) | lr {lr:.1e} | rows {rows}/{V} | {tokens_per_s:,} tokens/s".format(
+                        V=config.vocab_size, **metrics
+                    )
+                )
+                with open(run.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+                    file.write(json.dumps(metrics) + "\n")
+                losses = []
+                save()
+                since = time.perf_counter(), run.step
+    if run.step < args.steps:
+        save()
+        say(f"stopped and saved at step {run.step}. To go on: python train.py --resume {run.folder}")
+        sys.exit(128 + stop.asked)
 
 
 def parse_arguments():
-    """-> the options that were given, and only those."""
+    """-> all options: defaults and what was given; of a resumed run its own."""
     parser = argparse.ArgumentParser(
-        description="Train a STEM transformer in NumPy. With no options: the atlas, about a minute and a half.",
+        description="Train a STEM transformer in NumPy. Without options: the atlas, about a minute.",
         argument_default=argparse.SUPPRESS,
     )
 
-    def option(group, name, help, type=str, **more):
-        default = DEFAULTS[name]
-        shown = f" (default: {default})" if default is not None else ""
-        group.add_argument("--" + name.replace("_", "-"), help=help + shown, type=type, **more)
+    def option(name, help, type=str, **more):
+        default = f" (default: {DEFAULTS[name]})" if DEFAULTS[name] is not None else ""
+        group.add_argument("--" + name.replace("_", "-"), help=help + default, type=type, **more)
 
-    g = parser.add_argument_group("what to train on")
-    option(g, "data", "a text file in UTF-8, or: atlas")
-    option(
-        g, "tokenizer", "bpe (trained on the data), or a stock one: gpt2, cl100k_base, o200k_base"
-    )
-    option(g, "vocab_size", "tokens of a bpe vocabulary, at least 257", whole(257))
-    g = parser.add_argument_group("the model")
-    option(g, "dim", "model width", whole(1))
-    option(g, "layers", "number of layers", whole(1))
-    option(g, "heads", "query heads", whole(1))
-    option(g, "kv_heads", "key/value heads (default: as many as query heads)", whole(1))
-    option(g, "ffn_dim", "FFN width (default: 3 x dim)", whole(1))
-    option(g, "context", "longest text, in tokens", whole(1))
-    option(
-        g, "stem_layers", "which layers have a table: all, 1/2, 1/3, none, or numbers from 0: 1,3"
-    )
-    option(g, "ffn", "what those layers are", choices=("stem", "gate", "additive", "dense"))
-    g = parser.add_argument_group("training")
-    option(g, "steps", "number of steps", whole(1))
-    option(g, "batch", "texts per step", whole(1))
-    option(g, "lr", "highest learning rate", number(0, exclusive=True))
-    option(g, "warmup", "steps until the rate is highest", whole(0))
-    option(g, "weight_decay", "pull of matrices towards 0", number(0))
-    option(g, "table_lr", "tables learn at this times --lr", number(0))
-    option(g, "clip", "largest gradient norm, 0: no limit", number(0))
-    option(g, "seed", "for weights, batches and the atlas", whole(0))
-    option(g, "eval_every", "steps between evaluations, each followed by a checkpoint", whole(1))
-    g = parser.add_argument_group("the run")
-    option(g, "out", "run folder (default: runs/ and the data's name)")
-    option(
-        g,
-        "resume",
-        "run folder to go on with; its settings apply, only --device and --threads may be given",
-    )
-    option(g, "device", "cpu or gpu", choices=("cpu", "gpu"))
-    option(
-        g,
-        "threads",
-        "parts that a batch is split into, one core each (default: all cores)",
-        whole(1),
-    )
-    return vars(parser.parse_args())
+    group = parser.add_argument_group("what to train on")
+    option("data", "a text file in UTF-8, or: atlas")
+    option("tokenizer", "bpe (trained on the data), or a stock one: gpt2, cl100k_base, o200k_base")
+    option("vocab_size", "tokens of a bpe vocabulary, at least 257", whole(257))
+    group = parser.add_argument_group("the model")
+    option("dim", "model width", whole(1))
+    option("layers", "number of layers", whole(1))
+    option("heads", "query heads", whole(1))
+    option("kv_heads", "key/value heads (default: as many as query heads)", whole(1))
+    option("ffn_dim", "FFN width (default: 3 x dim)", whole(1))
+    option("context", "longest text, in tokens", whole(1))
+    option("stem_layers", "which layers have a table: all, 1/2, 1/3, none, or numbers from 0: 1,3")
+    option("ffn", "what those layers are", choices=("stem", "gate", "additive", "dense"))
+    group = parser.add_argument_group("training")
+    option("steps", "number of steps", whole(1))
+    option("batch", "texts per step", whole(1))
+    option("lr", "highest learning rate", number(0, exclusive=True))
+    option("warmup", "steps until the rate is highest", whole(0))
+    option("weight_decay", "pull of matrices towards 0", number(0))
+    option("table_lr", "tables learn at this times --lr", number(0))
+    option("clip", "largest gradient norm, 0: no limit", number(0))
+    option("seed", "for weights, batches and the atlas", whole(0))
+    option("eval_every", "steps between evaluations, each followed by a checkpoint", whole(1))
+    group = parser.add_argument_group("the run")
+    option("out", "run folder (default: runs/ and the data's name)")
+    option("resume", "run folder to go on with, as it was set up (only --device and --threads may differ)")
+    option("device", "cpu or gpu", choices=("cpu", "gpu"))
+    option("threads", "parts that a batch is split into, a core for each (default: all)", whole(1))
+    given = vars(parser.parse_args())
+    if "resume" not in given:
+        return argparse.Namespace(**DEFAULTS | given)
+    from ministem.checkpoint import read_json
+
+    for name in given.keys() - {"resume", "device", "threads"}:
+        flag = "--" + name.replace("_", "-")
+        raise ValueError(f"--resume goes on with the run's own settings: leave out {flag}, or start anew")
+    settings = read_json(Path(given["resume"]) / "config.json").get("settings", {})
+    return argparse.Namespace(**DEFAULTS | settings | given)
 
 
 def whole(least):
@@ -242,87 +242,46 @@ def number(least, exclusive=False):
     return parse
 
 
-def resume_settings(given):
-    """The options of this run: defaults and what was given, or those of the run that is resumed."""
-    if "resume" not in given:
-        return DEFAULTS | given
-    from ministem.checkpoint import read_json
-
-    settings = read_json(Path(given["resume"]) / "config.json").get("settings", {})
-    for name in given.keys() - {"resume", "device", "threads"}:
-        flag = "--" + name.replace("_", "-")
-        raise ValueError(
-            f"--resume goes on with the run's own settings: leave out {flag}, or start a new run"
-        )
-    return DEFAULTS | settings | given
-
-
-def parse_stem_layers(text, n_layers):
-    """all, none, 1/2, 1/3 (every 2nd or 3rd layer, beginning with the second one, as in the paper) or 1,3"""
-    every = {
-        "all": range(n_layers),
-        "none": (),
-        "1/2": range(1, n_layers, 2),
-        "1/3": range(1, n_layers, 3),
-    }
+def parse_stem_layers(text, n):
+    """all, none, 1/2 or 1/3 (every 2nd or 3rd of n layers; the first stays dense, as in the paper), or 1,3"""
+    every = {"all": range(n), "none": (), "1/2": range(1, n, 2), "1/3": range(1, n, 3)}
     if text in every:
         return tuple(every[text])
     if not re.fullmatch(r"\d+(,\d+)*", text):
-        raise ValueError(
-            f"--stem-layers is one of {', '.join(every)}, or layer numbers like 1,3; got {text!r}"
-        )
+        raise ValueError(f"--stem-layers is one of {', '.join(every)}, or numbers like 1,3; got {text!r}")
     return tuple(int(i) for i in text.split(","))
 
 
-def unused_run_name(corpus_name):
+def unused_folder(corpus_name):
     """runs/NAME, or runs/NAME-2, -3, ... if there is one already."""
     name = re.sub(r"\W+", "-", Path(corpus_name).stem).strip("-") or "run"
     candidates = [Path("runs", name)] + [Path("runs", f"{name}-{i}") for i in range(2, 1000)]
     return next(path for path in candidates if not path.exists())
 
 
-def keep_metrics(run, step):
-    """Drop the lines after `step`: the resumed run will write them again."""
-    path = run / "metrics.jsonl"
-    if path.exists():
-        lines = [line for line in path.read_text("utf-8").splitlines() if line.endswith("}")]
-        path.write_text(
-            "".join(line + "\n" for line in lines if json.loads(line)["step"] <= step), "utf-8"
-        )
-
-
-def describe(args, config, corpus, train_ids, val_ids, threads, run):
+def describe(args, run, corpus, train_ids, val_ids, threads):
     """What is about to happen, in numbers."""
-    from dataclasses import replace
-
     from ministem import measure
 
+    config = run.config
     n, dense = measure.count(config), measure.count(replace(config, stem_layers=()))
-    C, F, H, K = config.dim, config.ffn_dim, config.n_heads, config.n_kv_heads
+    H, K, V = config.n_heads, config.n_kv_heads, config.vocab_size
     layers = ",".join(map(str, config.stem_layers)) or "none"
-    say(
-        f"run        {run}: {args.steps} steps of {args.batch} x {config.context} tokens, seed {args.seed}"
-    )
-    say(
-        f"data       {corpus.name}: {len(train_ids):,} training and {len(val_ids):,} validation tokens"
-    )
-    say(
-        f"model      {config.n_layers} layers, width {C}, FFN {F}, {H} heads ({K} key/value), {config.vocab_size} tokens"
-    )
+    say(f"run        {run.folder}: {args.steps} steps of {args.batch} x {config.context} tokens, seed {args.seed}")
+    say(f"data       {corpus.name}: {len(train_ids):,} training tokens, {len(val_ids):,} for validation")
+    say(f"model      {config.n_layers} layers of width {config.dim}, FFN {config.ffn_dim}, "
+        f"{H} heads ({K} key/value), {V} tokens")  # fmt: skip
     say(f"tables     {config.ffn} in layers {layers}")
     say(f"parameters {n.total:,} in total, {n.active:,} active per token")
-    say(
-        f"compute    {n.flops / 1e6:.2f} MFLOP per token forward ({n.flops / dense.flops - 1:+.0%} against dense FFNs)"
-    )
-    say(
-        f"memory     {n.train_bytes / 2**20:,.0f} MiB for weights, moments and gradients; and activations"
-    )
-    say(f"training   lr {args.lr}, warm-up {args.warmup}, decay {args.weight_decay}, tables x{args.table_lr}, "
-        f"clip {args.clip}, {args.device}, {threads} threads")  # fmt: skip
+    say(f"compute    {n.flops / 1e6:.2f} MFLOP per token, forward "
+        f"({n.flops / dense.flops - 1:+.0%} against dense FFNs)")  # fmt: skip
+    say(f"memory     {n.train_bytes / 2**20:,.0f} MiB of weights, moments and gradients; and activations")
+    say(f"training   lr {args.lr} (tables x {args.table_lr}), warm-up {args.warmup}, "
+        f"decay {args.weight_decay}, clip {args.clip}, {args.device}, threads {threads}")  # fmt: skip
 
 
 class StopSignals:
-    """Ctrl-C or a termination signal asks the loop to stop after the step it is in; a second one ends at once."""
+    """Ctrl-C or a termination signal asks the loop to stop after its step; a second one ends at once."""
 
     def __init__(self):
         self.asked = 0
@@ -348,34 +307,31 @@ def progress_bar(steps, done):
         yield bar
 
 
-def show_recall(params, tables, config, tokenizer, corpus, run):
+def show_recall(run, corpus):
     """Ask every withheld sentence, print the share of right answers and a few of them in full."""
     from ministem import measure
 
-    shares, right = measure.recall(params, tables, config, tokenizer, corpus.questions)
+    shares, right = measure.recall(run, corpus.questions)
     print(f"\nrecall on {len(right)} sentences that were withheld from training:")
-    for relation, share in shares.items():
-        print(f"  {relation:10s} {share:7.2%}")
-    print(f"  {'all':10s} {sum(right) / len(right):7.2%}\n")
+    for relation, share in {**shares, "all": sum(right) / len(right)}.items():
+        print(f"  {relation:10s} {share:8.2%}")
+    print()
     wrong = [q for q, ok in zip(corpus.questions, right, strict=True) if not ok]
     for q in [*corpus.questions[:: len(right) // 6 + 1], *wrong[:3]]:
-        said = measure.answer(params, tables, config, tokenizer, q.prompt)
-        print(
-            f"  {q.prompt} ... {said}" + ("" if said == q.answer else f"   (should be: {q.answer})")
-        )
-    print(
-        f'\nnext: python sample.py --run {run} --prompt "The capital of Spain is" --temperature 0'
-    )
+        said = measure.answer(run, q.prompt)
+        print(f"  {q.prompt} ... {said}" + ("" if said == q.answer else f"   (should be: {q.answer})"))
+    print(f'\nnext: python sample.py --run {run.folder} --prompt "The capital of Spain is" --temperature 0')
 
 
-def show_sample(params, tables, config, tokenizer, corpus, run, seed):
-    """Print some text of the model's own."""
+def show_sample(run, corpus, seed):
+    """Print some text of the model's own, after the first line of the validation text."""
     from ministem.generate import generate
 
     prompt = corpus.val[: corpus.val.find("\n") + 1][:200] or corpus.val[:20]
-    ids = list(generate(params, tables, config, tokenizer.encode(prompt), 300, 0.8, seed=seed))
-    print("\n" + prompt + tokenizer.decode(ids))
-    print(f"\nnext: python sample.py --run {run}")
+    ids = run.tokenizer.encode(prompt)
+    new = generate(run.params, run.tables, run.config, ids, 300, temperature=0.8, seed=seed)
+    print("\n" + prompt + run.tokenizer.decode(list(new)))
+    print(f"\nnext: python sample.py --run {run.folder}")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -221,6 +222,35 @@ def environment(side, threads):
 # -------------------------------------------------------------------------- the parent: take turns
 
 
+def cpu_seconds():
+    """-> what the whole machine has spent so far, what our own children have; None where unknown"""
+    if not os.path.exists("/proc/stat"):
+        return None
+    with open("/proc/stat") as f:
+        user, nice, system, _, _, irq, softirq, steal = map(int, f.readline().split()[1:9])
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    machine = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    return machine, children.ru_utime + children.ru_stime
+
+
+def others(before, seconds):
+    """-> how many cores somebody else kept busy in these seconds: a measurement's bad weather"""
+    after = cpu_seconds()
+    if not (before and after):
+        return float("nan")
+    (machine, children), (machine0, children0) = after, before
+    return max(0.0, machine - machine0 - (children - children0)) / seconds
+
+
+def wait_for_quiet(until):
+    """Until nobody else uses more than a tenth of a core, or the time is up."""
+    while time.monotonic() < until:
+        before = cpu_seconds()
+        time.sleep(1)
+        if not others(before, 1) > 0.1:
+            return
+
+
 def run_worker(side, variant, args):
     """-> the worker's dict, or {"error": its last words}"""
     options = dict(
@@ -232,16 +262,21 @@ def run_worker(side, variant, args):
         warmup=args.warmup,
         steps=args.steps,
     )
-    done = subprocess.run(
-        [sys.executable, __file__, "--work", json.dumps(options)],
-        env=environment(side, args.threads),
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return {"error": next((x for x in reversed(lines) if "Error" in x), lines[-1]).strip()}
-    return json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, __file__, "--work", json.dumps(options)]
+    until = time.monotonic() + args.patience
+    while True:
+        wait_for_quiet(until)
+        before, start = cpu_seconds(), time.monotonic()
+        done = subprocess.run(
+            command, env=environment(side, args.threads), capture_output=True, text=True
+        )
+        disturbed = others(before, time.monotonic() - start)
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            return {"error": next((x for x in reversed(lines) if "Error" in x), lines[-1]).strip()}
+        # chosen by what others did, never by how long we took
+        if not disturbed > 0.2 or time.monotonic() > until:
+            return json.loads(done.stdout.splitlines()[-1]) | {"others": round(disturbed, 2)}
 
 
 def versions(threads):
@@ -284,27 +319,27 @@ def report(size, variant, results, errors):
         if rounds
     }
     floor = min((median[s] for s in ("products", "products-blas") if s in median), default=None)
-    print(
-        f"{'side':<15}{'ms':>9}{'rounds from - to':>19}{'x products':>12}{'x torch':>9}"
-        f"{'GFLOP/s':>9}{'first loss':>12}{'last loss':>11}"
-    )
+    columns = "      ms  from -   to  x products  x torch  GFLOP/s  others  first loss   last loss"
+    print(f"{'side':<14}{columns}")
     for side, ms in median.items():
-        per_round = [statistics.median(r["ms"]) for r in results[side]]
+        rounds = [statistics.median(r["ms"]) for r in results[side]]
         losses = results[side][0]["losses"]
-        print(
-            f"{side:<15}{ms:>9.1f}{min(per_round):>10.1f} -{max(per_round):>7.1f}"
-            + (f"{ms / floor:>12.2f}" if floor else f"{'':>12}")
-            + (f"{ms / median['torch']:>9.2f}" if "torch" in median else f"{'':>9}")
-            + f"{flops(config, B) / ms / 1e6:>9.0f}"
-            + (
-                "".join(f"{x:>{w}.5f}" for x, w in ((losses[0], 12), (losses[-1], 11)))
-                if losses[0] is not None
-                else ""
-            )
-        )
+        cells = [
+            f"{ms:8.1f}{min(rounds):6.0f} -{max(rounds):5.0f}",
+            f"{ms / floor:12.2f}" if floor else " " * 12,
+            f"{ms / median['torch']:9.2f}" if "torch" in median else " " * 9,
+            f"{flops(config, B) / ms / 1e6:9.0f}{max(r['others'] for r in results[side]):8.2f}",
+            f"{losses[0]:12.5f}{losses[-1]:12.5f}" if losses[0] is not None else "",
+        ]
+        print(f"{side:<14}" + "".join(cells))
     for side, error in errors.items():
         print(f"{side:<15}did not run: {error}")
     check_losses(results)
+    if any(r["others"] > 0.2 for rounds in results.values() for r in rounds):
+        print(
+            "others: cores that other programs kept busy meanwhile, in the worst round. PyTorch,\n"
+            "whose threads spin while they wait, suffers most: measure again on a quiet machine."
+        )
     return median
 
 
@@ -385,6 +420,14 @@ def main():
         type=int,
         default=backend.available_cores(),
         help="for every side (default: the cores this process may use)",
+    )
+    add(
+        "--patience",
+        type=float,
+        default=0,
+        metavar="S",
+        help="for each process, wait and measure again for up to S seconds until other programs "
+        "leave the machine alone (default 0)",
     )
     add(
         "--heap",

@@ -138,6 +138,7 @@ class Training:
         self, model, lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0, compiled=False
     ):
         self.parameters, self.clip = list(model.parameters()), clip
+        self.eps, self.beta2, self.steps = eps, betas[1], 0
         tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding)]
         sparse = model.embed.sparse
         dense = [p for p in self.parameters if not any(p is t for t in tables)]
@@ -159,6 +160,12 @@ class Training:
         loss = self.loss(ids, targets)
         loss.backward()
         self.clip_gradients()
+        self.steps += 1
+        if len(self.optimizers) == 2:
+            # SparseAdam adds eps before it corrects for the zeros the moments started from, AdamW
+            # after: with an eps that shrinks alike, the two take the same steps
+            self.optimizers[1].param_groups[0]["eps"] = (
+                self.eps * (1 - self.beta2 ** self.steps) ** 0.5)
         for optimizer in self.optimizers:
             optimizer.step()
         return loss.item()

@@ -12,7 +12,7 @@ newest two are kept. Nothing is ever unpickled. Left out: saving while the next 
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -26,102 +26,90 @@ KEEP = 2
 
 
 @dataclass
-class Checkpoint:
-    """Everything needed to sample or to go on."""
+class Run:
+    """A model, its vocabulary, where it is kept and how far its training has come."""
 
-    run: Path
+    folder: Path
     config: Config
     settings: dict  # train.py's options
     tokenizer: Tokenizer
-    step: int
     params: dict
     tables: Tables
-    state: dict  # state.json: what train.py wants back
-    moments: dict | None  # AdamW.state()
+    step: int = 0
+    state: dict = field(default_factory=dict)  # what else the training loop wants back
+    moments: dict | None = None  # AdamW.state(), if asked for
 
 
-def start_run(run, config, settings, tokenizer):
-    """Make the run folder with config.json and the vocabulary. Raises ValueError if a run is in it."""
-    run = Path(run)
-    if (run / "config.json").exists():
-        raise ValueError(
-            f"{run} holds a run already: --resume {run} goes on with it, --out takes another name"
-        )
-    if run.exists() and (not run.is_dir() or any(run.iterdir())):
-        raise ValueError(f"{run} exists and is no run folder: --out takes another name")
-    run.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(run / "vocab.tiktoken")
-    vocab = {"hash": tokenizer.hash, "size": tokenizer.n_vocab}
-    write_json(
-        run / "config.json", {"model": asdict(config), "settings": settings, "vocabulary": vocab}
-    )
+def start_run(run):
+    """Make the run's folder with config.json and vocabulary. Raises ValueError if something is there."""
+    folder = run.folder
+    if (folder / "config.json").exists():
+        raise ValueError(f"{folder} holds a run already: --resume {folder} goes on with it; or change --out")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} exists and is no run folder: change --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    run.tokenizer.save(folder / "vocab.tiktoken")
+    vocabulary = {"hash": run.tokenizer.hash, "size": run.tokenizer.n_vocab}
+    content = {"model": asdict(run.config), "settings": run.settings, "vocabulary": vocabulary}
+    write_json(folder / "config.json", content)
 
 
-def save_checkpoint(run, step, params, tables, optimizer, state):
-    """Write run/step-NNNNNN, whole or not at all, then remove all but the newest KEEP step folders."""
-    run = Path(run)
-    target = run / f"step-{step:06d}"
-    temporary = run / f".{target.name}.tmp"
+def save_checkpoint(run, optimizer):
+    """Write the folder step-NNNNNN, whole or not at all, then remove all but the newest KEEP of them."""
+    target = run.folder / f"step-{run.step:06d}"
+    temporary = run.folder / f".{target.name}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        arrays = params | {name: tables[name] for name in tables.names}
+        arrays = run.params | {name: run.tables[name] for name in run.tables.names}
         save_arrays(temporary / "model.safetensors", arrays)
         save_arrays(temporary / "optimizer.safetensors", optimizer.state())
-        write_json(temporary / "state.json", {"step": step, **state})
+        write_json(temporary / "state.json", {"step": run.step, **run.state})
         sync(temporary)
-        if (
-            target.exists()
-        ):  # the same step again (a resumed run): the new one is the same or better
+        if target.exists():  # the same step again: a run that was stopped right after saving
             shutil.rmtree(target)
         os.rename(temporary, target)
-        sync(run)
+        sync(run.folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    for old in step_folders(run)[:-KEEP]:
+    for old in step_folders(run.folder)[:-KEEP]:
         shutil.rmtree(old)
 
 
 def load_checkpoint(path, like, with_moments=False):
-    """path: a run folder (its newest step) or one step folder -> Checkpoint, arrays on `like`'s device.
+    """path: a run folder (its newest step) or one step folder -> Run, its arrays on `like`'s device.
 
-    Raises ValueError with one line for anything missing, damaged or of another shape than config.json says."""
+    Raises ValueError with one line for anything missing, damaged, or not what config.json says."""
     path = Path(path)
-    run = path.parent if path.name.startswith("step-") else path
-    if not run.is_dir():
-        raise ValueError(f"{run} is not a folder; train.py makes run folders")
-    settings = read_json(run / "config.json")
-    folders = [path] if path != run else step_folders(run)[-1:]
-    if not folders:
-        raise ValueError(f"{run} has no checkpoint yet (no step-… folder)")
+    folder, step = (path.parent, path) if path.name.startswith("step-") else (path, None)
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder; train.py makes run folders")
+    content = read_json(folder / "config.json")
     try:
-        fields = settings["model"]
-        config = Config(**fields)
-        vocab = settings["vocabulary"]
-        size, digest = vocab["size"], vocab["hash"]
-        options = dict(settings["settings"])
+        config, settings = Config(**content["model"]), dict(content["settings"])
+        size, digest = content["vocabulary"]["size"], content["vocabulary"]["hash"]
     except (TypeError, KeyError) as error:
-        raise ValueError(f"{run / 'config.json'} is not a run's configuration: {error}") from None
-    tokenizer = Tokenizer.load(run / "vocab.tiktoken")
+        raise ValueError(f"{folder / 'config.json'} is not a run's configuration: {error}") from None
+    tokenizer = Tokenizer.load(folder / "vocab.tiktoken")
     if tokenizer.hash != digest or tokenizer.n_vocab != config.vocab_size:
         raise ValueError(
-            f"the vocabulary in {run} ({tokenizer.n_vocab} tokens, hash {tokenizer.hash[:8]}) is not the one it"
-            f" was trained with ({size} tokens, hash {digest[:8]})"
+            f"the vocabulary in {folder} ({tokenizer.n_vocab} tokens, hash {tokenizer.hash[:8]}) is not the"
+            f" one it was trained with ({size} tokens, hash {digest[:8]})"
         )
+    steps = [step] if step else step_folders(folder)[-1:]
+    if not steps:
+        raise ValueError(f"{folder} has no checkpoint yet (no step-… folder)")
     dense, tables = shapes(config)
-    folder = folders[0]
-    arrays = load_arrays(folder / "model.safetensors", dense | tables, like)
+    arrays = load_arrays(steps[0] / "model.safetensors", dense | tables, like)
     moments = None
     if with_moments:
         expected = {f"{k}/{name}": shape for k in "mv" for name, shape in (dense | tables).items()}
-        moments = load_arrays(folder / "optimizer.safetensors", expected, like)
-    state = read_json(folder / "state.json")
+        moments = load_arrays(steps[0] / "optimizer.safetensors", expected, like)
+    state = read_json(steps[0] / "state.json")
     params = {name: arrays[name] for name in dense}
     tables = Tables({name: arrays[name] for name in tables})
-    return Checkpoint(
-        run, config, options, tokenizer, state["step"], params, tables, state, moments
-    )
+    return Run(folder, config, settings, tokenizer, params, tables, state.pop("step"), state, moments)
 
 
 def newest_run(root="runs"):

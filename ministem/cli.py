@@ -5,6 +5,10 @@ import os
 import sys
 
 
+for stream in (sys.stdout, sys.stderr):  # a terminal that is not UTF-8 gets ? for what it cannot show
+    stream.reconfigure(errors="replace")
+
+
 def say(line=""):
     """Everything that is not a result goes to stderr, so that stdout can be piped."""
     print(line, file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ import numpy as np
 
 from .backend import download, upload
 from .data import windows_in_order
+from .generate import generate
 from .model import forward, head_loss_forward, shapes, trunk_forward
 
 
@@ -32,55 +33,49 @@ def count(config):
     )
 
 
-def evaluate(params, tables, config, ids, B, limit=None):
-    """Mean loss over windows of ids (N,), in nats per token -> (loss, number of predictions)."""
+def evaluate(run, ids, B, limit=None):
+    """Mean loss over windows of ids (N,), in nats per token."""
     total, n = 0.0, 0
-    for inputs, targets in windows_in_order(ids, B, config.context, limit):
-        x, _ = trunk_forward(params, config, tables.fetch(inputs))
-        loss, _ = head_loss_forward(x, params["head"], upload(targets, like=x))
+    for inputs, targets in windows_in_order(ids, B, run.config.context, limit):
+        x, _ = trunk_forward(run.params, run.config, run.tables.fetch(inputs))
+        loss, _ = head_loss_forward(x, run.params["head"], upload(targets, like=x))
         total, n = total + float(loss) * targets.size, n + targets.size
-    return total / n, n
+    return total / n
 
 
-def answer(params, tables, config, tokenizer, prompt, max_new_tokens=24):
+def answer(run, prompt, max_new_tokens=24):
     """What the model says after `prompt`, up to the end of the sentence (greedy)."""
-    from .generate import generate
-
     text = ""
-    for token in generate(params, tables, config, tokenizer.encode(prompt), max_new_tokens, 0):
-        text += tokenizer.decode([token])
+    ids = run.tokenizer.encode(prompt)
+    for token in generate(run.params, run.tables, run.config, ids, max_new_tokens, temperature=0):
+        text += run.tokenizer.decode([token])
         if "." in text or "\n" in text:
             break
     return text.split(".")[0].split("\n")[0].strip()
 
 
-def recall(params, tables, config, tokenizer, questions, B=64):
+def recall(run, questions, B=64):
     """Ask every question -> {relation: share answered right}, and a list of True/False, one per question.
 
     Right means the whole answer and its full stop, greedily. That is the case exactly if each of its
-    tokens is the likeliest one after the right ones before it, so one pass over the full sentence tells."""
+    tokens is the likeliest one after the right ones before it, so one pass over the sentence tells."""
     right = [False] * len(questions)
     encoded = []
     for q in questions:
-        prompt, ids = tokenizer.encode(q.prompt), tokenizer.encode(q.text)
+        prompt, ids = run.tokenizer.encode(q.prompt), run.tokenizer.encode(q.text)
         assert ids[: len(prompt)] == prompt, f"{q.prompt!r} and its answer share a token"
         encoded.append((ids, len(prompt)))
     by_length = sorted(range(len(questions)), key=lambda j: len(encoded[j][0]))
     for i in range(0, len(by_length), B):
         group = by_length[i : i + B]
-        T = len(encoded[group[-1]][0])
-        inputs = np.zeros(
-            (len(group), T), int
-        )  # short ones are filled up: later tokens cannot look ahead
-        for row, j in zip(inputs, group, strict=True):
+        inputs = np.zeros((len(group), len(encoded[group[-1]][0])), int)  # short ones end in padding,
+        for row, j in zip(inputs, group, strict=True):  # which no earlier position can see
             row[: len(encoded[j][0])] = encoded[j][0]
-        best = download(forward(params, config, tables.fetch(inputs)).argmax(-1))
-        for row, j in zip(best, group, strict=True):
+        logits = forward(run.params, run.config, run.tables.fetch(inputs))
+        for row, j in zip(download(logits.argmax(-1)), group, strict=True):
             ids, n = encoded[j]
             right[j] = row[n - 1 : len(ids) - 1].tolist() == ids[n:]
-    relations = dict.fromkeys(q.relation for q in questions)
-    shares = {
-        r: float(np.mean([ok for ok, q in zip(right, questions, strict=True) if q.relation == r]))
-        for r in relations
-    }
-    return shares, right
+    answers = {q.relation: [] for q in questions}
+    for q, ok in zip(questions, right, strict=True):
+        answers[q.relation].append(ok)
+    return {relation: sum(oks) / len(oks) for relation, oks in answers.items()}, right

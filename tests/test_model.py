@@ -1,4 +1,4 @@
-"""The whole transformer: gradients of every parameter, causality, threads, the KV cache, first loss, learning."""
+"""The whole transformer: every gradient, causality, threads, the KV cache, first loss, learning."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def small(ffn="stem", stem_layers=None, dtype="float64", **more):
     rng = np.random.default_rng(1)
     for name in tables.names:
         tables[name][...] = rng.standard_normal(tables[name].shape)
-    for name, p in params.items():
+    for p in params.values():
         if p.ndim == 1:
             p[...] = rng.standard_normal(p.shape) + 2
     return config, params, tables

@@ -62,7 +62,8 @@ def test_a_fetched_block_is_a_copy():
 
 
 @pytest.mark.parametrize("ids, message", [
-    ([[0, 11]], "11 is outside the vocabulary of 11"), ([[-1, 3]], "-1 is outside"), ([[0.0, 1.0]], "float64"),
+    ([[0, 11]], "11 is outside the vocabulary of 11"), ([[-1, 3]], "-1 is outside"),
+    ([[0.0, 1.0]], "float64"),
     ([1, 2], "shape"), (np.zeros((0, 3), int), "shape"), ([[True, False]], "bool"),
 ])  # fmt: skip
 def test_ids_that_are_none_are_refused(ids, message):

@@ -1,0 +1,161 @@
+"""Run folders: what is saved comes back, whole or not at all, and damage is one clear line."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from ministem import checkpoint
+from ministem.backend import device_array
+from ministem.checkpoint import Run, load_checkpoint, newest_run, save_checkpoint, start_run, step_folders
+from ministem.model import Config, init_params, loss_and_grads
+from ministem.optim import AdamW
+from ministem.tokenizer import train_bpe
+
+CPU = device_array("cpu")
+
+
+def make_run(run, steps=(1,), seed=0):
+    tokenizer = train_bpe("low lower lowest " * 20, 270)
+    config = Config(tokenizer.n_vocab, dim=8, n_layers=2, n_heads=2, ffn_dim=12, context=6, stem_layers=(1,))
+    params, tables = init_params(config, seed)
+    optimizer = AdamW(1e-2)
+    run = Run(run, config, dict(lr=1e-2), tokenizer, params, tables, state=dict(corpus="x", t=0.1))
+    start_run(run)
+    ids = np.random.default_rng(0).integers(0, 256, (2, 7))
+    for step in steps:
+        _, grads = loss_and_grads(params, config, tables.fetch(ids[:, :-1]), ids[:, 1:])
+        optimizer.step(params, tables, grads)
+        run.step = step
+        save_checkpoint(run, optimizer)
+    return run, optimizer
+
+
+def test_everything_comes_back_bit_for_bit(tmp_path):
+    run, optimizer = make_run(tmp_path / "run", (1, 2))
+    saved = load_checkpoint(tmp_path / "run", CPU, with_moments=True)
+    assert (saved.config, saved.step, saved.settings, saved.state) == (run.config, 2, run.settings, run.state)
+    assert saved.tokenizer.hash == run.tokenizer.hash
+    for name, p in run.params.items():
+        assert saved.params[name].tobytes() == p.tobytes()
+    for name in run.tables.names:
+        assert saved.tables[name].tobytes() == run.tables[name].tobytes()
+    for name, moment in optimizer.state().items():
+        assert saved.moments[name].tobytes() == moment.tobytes() and moment.any()
+
+
+def test_what_comes_back_can_be_trained_on(tmp_path):
+    """Arrays from a file may be read-only or views of one buffer: an update in place must still work."""
+    make_run(tmp_path / "run")
+    saved = load_checkpoint(tmp_path / "run", CPU, with_moments=True)
+    optimizer = AdamW(1e-2)
+    optimizer.start(saved.params, saved.tables)
+    optimizer.load(saved.moments, saved.step)
+    ids = np.array([[1, 2, 3, 4]])
+    before = saved.params["head"].copy()
+    _, grads = loss_and_grads(saved.params, saved.config, saved.tables.fetch(ids), ids)
+    optimizer.step(saved.params, saved.tables, grads)
+    assert (saved.params["head"] != before).any()
+
+
+def test_the_last_two_steps_are_kept_and_each_can_be_named(tmp_path):
+    make_run(tmp_path / "run", (5, 10, 15))
+    assert [f.name for f in step_folders(tmp_path / "run")] == ["step-000010", "step-000015"]
+    assert load_checkpoint(tmp_path / "run", CPU).step == 15
+    assert load_checkpoint(tmp_path / "run" / "step-000010", CPU).step == 10
+
+
+@pytest.mark.parametrize("at", ["save_arrays", "write_json", "sync"])
+def test_a_failure_while_saving_leaves_the_old_checkpoint_and_no_rubbish(tmp_path, monkeypatch, at):
+    run, optimizer = make_run(tmp_path / "run", (1,))
+    before = sorted(os.listdir(run.folder))
+
+    def full(*_):
+        raise OSError(28, "No space left on device", "somewhere")
+
+    monkeypatch.setattr(checkpoint, at, full)
+    with pytest.raises(OSError):
+        run.step = 2
+        save_checkpoint(run, optimizer)
+    assert sorted(os.listdir(run.folder)) == before
+    assert load_checkpoint(run.folder, CPU, with_moments=True).step == 1
+
+
+def test_saving_a_step_again_replaces_it(tmp_path):
+    run, optimizer = make_run(tmp_path / "run", (1,))
+    run.params["norm"][...] = 7
+    save_checkpoint(run, optimizer)
+    assert (load_checkpoint(tmp_path / "run", CPU).params["norm"] == 7).all()
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def hostile_header(path):
+    path.write_bytes((1 << 62).to_bytes(8, "little") + path.read_bytes()[8:])
+
+
+FILES = ["config.json", "vocab.tiktoken", "step-000001/model.safetensors",
+         "step-000001/optimizer.safetensors", "step-000001/state.json"]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, os.unlink, hostile_header])
+@pytest.mark.parametrize("file", FILES)
+def test_damage_is_one_line_that_names_the_file(tmp_path, file, damage):
+    make_run(tmp_path / "run")
+    damage(tmp_path / "run" / file)
+    with pytest.raises((ValueError, OSError)) as error:
+        load_checkpoint(tmp_path / "run", CPU, with_moments=True)
+    assert "\n" not in str(error.value) and (tmp_path / "run").name in str(error.value)
+
+
+def edit_config(run, key, **changes):
+    content = json.loads((run / "config.json").read_text())
+    content[key] |= changes
+    (run / "config.json").write_text(json.dumps(content))
+
+
+def test_a_file_of_another_model_is_refused_by_the_name_of_what_differs(tmp_path):
+    make_run(tmp_path / "run")
+    edit_config(tmp_path / "run", "model", stem_layers=[0, 1])
+    with pytest.raises(ValueError, match=r"layers\.0\.(table is missing|w_up is not of this model)"):
+        load_checkpoint(tmp_path / "run", CPU)
+    edit_config(tmp_path / "run", "model", stem_layers=[1], ffn_dim=16)
+    with pytest.raises(ValueError, match=r"\(8, 12\), the configuration needs float32 \(8, 16\)"):
+        load_checkpoint(tmp_path / "run", CPU)
+
+
+def test_another_vocabulary_is_refused_with_both_sizes(tmp_path):
+    make_run(tmp_path / "run")
+    other = train_bpe("high higher highest " * 20, 264)
+    other.save(tmp_path / "run" / "vocab.tiktoken")
+    with pytest.raises(ValueError, match=r"264 tokens.*26\d tokens"):
+        load_checkpoint(tmp_path / "run", CPU)
+
+
+def test_a_run_is_never_started_over_another_or_in_somebody_elses_folder(tmp_path):
+    make_run(tmp_path / "run")
+    with pytest.raises(ValueError, match="--resume"):
+        make_run(tmp_path / "run")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_text("dear")
+    for place in (tmp_path / "home", tmp_path / "home" / "letter.txt"):
+        with pytest.raises(ValueError, match="no run folder"):
+            make_run(place)
+    assert (tmp_path / "home" / "letter.txt").read_text() == "dear"
+
+
+def test_the_newest_run_is_that_with_the_youngest_checkpoint(tmp_path):
+    with pytest.raises(ValueError, match="train one first"):
+        newest_run(tmp_path)
+    for age, name in ((300, "a"), (100, "b"), (200, "c")):
+        make_run(tmp_path / name)
+        stamp = 1e9 - age
+        os.utime(tmp_path / name / "step-000001", (stamp, stamp))
+    assert newest_run(tmp_path).name == "b"

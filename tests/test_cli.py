@@ -1,0 +1,255 @@
+"""train.py and sample.py as a user runs them: whole commands, in a folder of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ministem.backend import device_array
+from ministem.checkpoint import load_checkpoint
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = ["--dim", "16", "--layers", "2", "--heads", "2", "--context", "8", "--batch", "4", "--warmup", "2",
+        "--vocab-size", "300", "--threads", "1"]  # fmt: skip
+TEXT = "The quick brown fox jumps over the lazy dog. " * 60
+
+
+def run(script, *args, cwd, check=0, text=True, **more):
+    command = [sys.executable, str(ROOT / script), *map(str, args)]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, timeout=120, **more)
+    out, err = (done.stdout.decode(), done.stderr.decode()) if text else (done.stdout, done.stderr)
+    assert done.returncode == check, f"{command}\n{out}\n{err}"
+    assert "Traceback" not in (err if text else err.decode()), err
+    return out, err
+
+
+def metrics(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "tokens_per_s"} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A small run of 6 steps on a small text."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "fox.txt").write_text(TEXT)
+    run("train.py", "--data", "fox.txt", *TINY, "--steps", 6, "--eval-every", 2, cwd=folder)
+    return folder
+
+
+def test_a_run_leaves_what_the_readme_says(trained):
+    folder = trained / "runs" / "fox"
+    files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    step = ["model.safetensors", "optimizer.safetensors", "state.json"]
+    assert files == ["config.json", "metrics.jsonl", *[f"step-000004/{f}" for f in step],
+                     *[f"step-000006/{f}" for f in step], "vocab.tiktoken"]  # fmt: skip
+    assert [line["step"] for line in metrics(folder)] == [2, 4, 6]
+
+
+def test_what_is_printed(trained):
+    """The numbers first, then a line per evaluation, on stderr; what was learned on stdout."""
+    out, err = run("train.py", "--data", "fox.txt", *TINY, "--steps", 2, "--out", "a", cwd=trained)
+    for word in ("parameters", "active", "MFLOP", "MiB", "tables", "nats/byte", "tokens/s", "rows"):
+        assert word in err and word not in out
+    assert "python sample.py --run a" in out
+    assert "\r" not in err  # no progress bar where there is no terminal
+
+
+@pytest.mark.parametrize("stop_at", [1, 3, 5])
+def test_a_resumed_run_equals_an_uninterrupted_one(trained, tmp_path, stop_at):
+    """Losses, weights and moments, bit for bit; stopped between evaluations too."""
+    (tmp_path / "fox.txt").write_text(TEXT)
+    stopper = (  # Ctrl-C at the end of a given step: the loop asks for the rate once a step
+        "import sys, os, signal; sys.argv[0] = 'train.py'; sys.path.insert(0, {root!r})\n"
+        "import ministem.optim as optim, train\n"
+        "schedule = optim.cosine_schedule\n"
+        "def stop(step, *a):\n"
+        "    if step == {at}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return schedule(step, *a)\n"
+        "optim.cosine_schedule = stop\n"
+        "train.main()\n"
+    ).format(root=str(ROOT), at=stop_at)
+    args = ["--data", "fox.txt", *TINY, "--steps", "6", "--eval-every", "2"]
+    done = subprocess.run([sys.executable, "-c", stopper, *args], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 128 + signal.SIGINT, done.stderr
+    assert f"saved at step {stop_at}" in done.stderr and "--resume runs/fox" in done.stderr
+    run("train.py", "--resume", "runs/fox", cwd=tmp_path)
+    resumed, whole = tmp_path / "runs" / "fox", trained / "runs" / "fox"
+    assert metrics(resumed) == metrics(whole)
+    for file in ("model.safetensors", "optimizer.safetensors", "state.json"):
+        assert (resumed / "step-000006" / file).read_bytes() == (whole / "step-000006" / file).read_bytes()
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(trained, tmp_path):
+    (tmp_path / "fox.txt").write_text(TEXT)
+    args = ["--data", "fox.txt", *TINY, "--steps", "6", "--eval-every", "2"]
+    step = tmp_path / "runs" / "fox" / "step-000002"
+    process = subprocess.Popen([sys.executable, str(ROOT / "train.py"), *args], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    while not step.exists() and process.poll() is None:
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    run("train.py", "--resume", "runs/fox", cwd=tmp_path)
+    assert metrics(tmp_path / "runs" / "fox") == metrics(trained / "runs" / "fox")
+    ours, theirs = (load_checkpoint(p / "runs" / "fox", device_array("cpu")) for p in (tmp_path, trained))
+    assert all(ours.params[n].tobytes() == theirs.params[n].tobytes() for n in ours.params)
+
+
+def test_evaluating_more_often_changes_nothing(trained, tmp_path):
+    (tmp_path / "fox.txt").write_text(TEXT)
+    run("train.py", "--data", "fox.txt", *TINY, "--steps", 6, "--eval-every", 1, cwd=tmp_path)
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        often = (tmp_path / "runs" / "fox" / "step-000006" / file).read_bytes()
+        assert often == (trained / "runs" / "fox" / "step-000006" / file).read_bytes()
+
+
+def test_resume_refuses_what_would_not_be_the_same_run(trained, tmp_path):
+    (tmp_path / "fox.txt").write_text(TEXT)
+    run("train.py", "--data", "fox.txt", *TINY, "--steps", 2, cwd=tmp_path)
+    _, err = run("train.py", "--resume", "runs/fox", "--lr", "1", cwd=tmp_path, check=2)
+    assert "leave out --lr" in err and err.count("\n") == 1
+    (tmp_path / "fox.txt").write_text(TEXT + "More.")
+    _, err = run("train.py", "--resume", "runs/fox", cwd=tmp_path, check=2)
+    assert "fox.txt has changed since" in err
+    _, err = run("train.py", "--resume", "runs/wolf", cwd=tmp_path, check=2)
+    assert "runs/wolf/config.json is missing" in err
+
+
+TEXTS = {
+    "korean": "나는 학교에 갑니다. 그는 집에 있습니다. " * 40,
+    "emoji": "👩‍👩‍👧 🇪🇸 ok 🎉\n" * 60,
+    "crlf": "one\r\ntwo\r\n\r\nthree\r" * 60,
+    "nul": "a\0b\0\0c " * 100,
+    "nospaces": "天地玄黄宇宙洪荒日月盈昃" * 60,
+    "oneline": "just one line without an end " * 40,
+    "special": "<|endoftext|> is text here. " * 40,
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_any_text_trains_and_samples(tmp_path, name):
+    """... and a prompt in it comes back exactly, followed by text that decodes."""
+    text = TEXTS[name]
+    (tmp_path / f"{name}.txt").write_bytes(text.encode())
+    run("train.py", "--data", f"{name}.txt", *TINY, "--steps", 3, cwd=tmp_path)
+    saved = load_checkpoint(tmp_path / "runs" / name, device_array("cpu"))
+    assert saved.tokenizer.decode(saved.tokenizer.encode(text)) == text
+    assert saved.tokenizer.eot not in saved.tokenizer.encode(text)
+    prompt = text[:9]
+    out, _ = run("sample.py", "--prompt", "-", "--tokens", 5, cwd=tmp_path, input=prompt.encode(), text=False)
+    assert out.startswith(prompt.encode())
+    out.decode()
+
+
+@pytest.mark.parametrize("data, message", [
+    (b"short", "its training part has"), (b"", "is empty"), (b"\xff\xfea\0b\0", "UTF-16"),
+    (b"caf\xe9 au lait " * 50, "not UTF-8: byte 0xe9 at offset 3"), (b"abcdefghij", "validation part"),
+])  # fmt: skip
+def test_a_text_that_cannot_be_used_is_one_line(tmp_path, data, message):
+    (tmp_path / "text.txt").write_bytes(data)
+    _, err = run("train.py", "--data", "text.txt", *TINY, "--steps", 2, cwd=tmp_path, check=2)
+    assert message in err.splitlines()[-1] and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("flags, message", [
+    (["--steps", "0"], "--steps: must be a whole number >= 1, got '0'"), (["--lr", "nan"], "--lr: must be a number > 0"),
+    (["--lr", "1e999"], "--lr"), (["--batch", "-4"], "--batch"), (["--dim", "10", "--heads", "3"], "dim 10 does not divide into n_heads 3"),
+    (["--dim", "6", "--heads", "2"], "even"), (["--heads", "4", "--kv-heads", "3"], "n_heads 4 does not divide into n_kv_heads 3"),
+    (["--stem-layers", "7"], "layer 7"), (["--stem-layers", "first"], "--stem-layers is one of all"), (["--ffn", "moe"], "moe"),
+    (["--vocab-size", "100"], "--vocab-size"), (["--vocab-size", "400"], "too small"), (["--data", "none.txt"], "No such file"),
+    (["--tokenizer", "gpt3"], "no stock vocabulary 'gpt3'"), (["--resume", "runs/none"], "missing"), (["--seed", "1.5"], "--seed"),
+    (["--steps", "9" * 30], "--steps"),
+])  # fmt: skip
+def test_nonsense_is_refused_before_any_work(tmp_path, flags, message):
+    out, err = run("train.py", *flags, cwd=tmp_path, check=2)
+    assert message in err.splitlines()[-1], err
+    assert not out and not list(tmp_path.iterdir())
+
+
+def test_a_taken_name_gets_a_number_and_a_taken_out_is_refused(trained):
+    args = ["--data", "fox.txt", *TINY, "--steps", 1]
+    _, err = run("train.py", *args, cwd=trained)
+    assert "runs/fox-2" in err
+    _, err = run("train.py", *args, "--out", "runs/fox", cwd=trained, check=2)
+    assert "holds a run already" in err
+
+
+def test_samples(trained):
+    args = ["--run", "runs/fox", "--prompt", "The quick", "--tokens", 8]
+    first, err = run("sample.py", *args, cwd=trained)
+    assert first.startswith("The quick") and "step 6" in err and "step 6" not in first
+    assert run("sample.py", *args, cwd=trained)[0] == first
+    assert run("sample.py", *args, "--seed", 1, cwd=trained)[0] != first
+    assert run("sample.py", *args, "--tokens", 0, cwd=trained)[0] == "The quick\n"
+    three = run("sample.py", *args, "--samples", 3, cwd=trained)[0].split("---\n")
+    assert len(three) == 3 and three[0] == first
+    long, err = run("sample.py", "--run", "runs/fox", "--prompt", TEXT, "--tokens", 3, cwd=trained)
+    assert long.startswith(TEXT) and "the model sees the last 8" in err
+    greedy = [run("sample.py", *args, "--temperature", 0, "--seed", s, cwd=trained)[0] for s in (0, 1)]
+    assert greedy[0] == greedy[1]
+
+
+@pytest.mark.parametrize("flags, message", [
+    (["--prompt", ""], "prompt is empty"), (["--temperature", "-1"], "--temperature"), (["--temperature", "nan"], "--temperature"),
+    (["--top-k", "0"], "--top-k"), (["--top-p", "0"], "--top-p"), (["--top-p", "1.01"], "at most 1"), (["--run", "none"], "none is not a folder"),
+    (["--run", "fox.txt"], "not a folder"), (["--tokens", "-1"], "--tokens"), (["--samples", "0"], "--samples"),
+])  # fmt: skip
+def test_sample_refuses_nonsense(trained, flags, message):
+    out, err = run("sample.py", *flags, cwd=trained, check=2)
+    assert message in err.splitlines()[-1] and not out
+
+
+def test_sample_without_a_run_says_so(tmp_path):
+    _, err = run("sample.py", cwd=tmp_path, check=2)
+    assert "python train.py" in err
+
+
+def test_bytes_that_are_no_utf8_in_a_prompt_become_the_replacement_character(trained):
+    out, _ = run("sample.py", "--prompt", os.fsdecode(b"caf\xe9"), "--tokens", 0, cwd=trained)
+    assert out == "caf\ufffd\n"
+
+
+def test_a_closed_pipe_is_no_error(trained):
+    script = f"{sys.executable} {ROOT / 'sample.py'} --run runs/fox --tokens 400 --samples 3 | head -c 1"
+    done = subprocess.run(["bash", "-c", script], cwd=trained, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+def test_help_is_there_at_once():
+    """--help does not import numpy: it is the first thing a newcomer types."""
+    for script in ("train.py", "sample.py"):
+        code = (
+            "import sys, runpy; sys.argv = [sys.argv[1], '--help']\n"
+            "try: runpy.run_path(sys.argv[0], run_name='__main__')\n"
+            "except SystemExit as end: assert end.code == 0\n"
+            "assert 'numpy' not in sys.modules and 'tiktoken' not in sys.modules"
+        )
+        subprocess.run([sys.executable, "-c", code, script], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_gpu_without_cupy_is_one_line_and_cpu_never_imports_it(tmp_path):
+    try:
+        import cupy  # noqa: F401
+
+        pytest.skip("CuPy is installed here")
+    except ImportError:
+        pass
+    _, err = run("train.py", "--device", "gpu", cwd=tmp_path, check=2)
+    assert err.count("\n") == 1 and "ministem[gpu]" in err and "--device cpu" in err
+
+
+def test_a_run_that_blows_up_stops_and_names_the_last_good_checkpoint(tmp_path):
+    (tmp_path / "fox.txt").write_text(TEXT)
+    _, err = run("train.py", "--data", "fox.txt", *TINY, "--steps", 60, "--lr", "1e30", "--eval-every", 1, "--warmup", "40",
+                 cwd=tmp_path, check=2)  # fmt: skip
+    assert "at step" in err.splitlines()[-1] and "Lower --lr" in err
+    folders = sorted((tmp_path / "runs" / "fox").glob("step-*"))
+    for folder in folders:
+        saved = load_checkpoint(folder, device_array("cpu"))
+        assert all(np.isfinite(p).all() for p in saved.params.values())
