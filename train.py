@@ -265,19 +265,19 @@ def describe(args, run, corpus, train_ids, val_ids, threads):
 
     config = run.config
     n, dense = measure.count(config), measure.count(replace(config, stem_layers=()))
-    H, K, V = config.n_heads, config.n_kv_heads, config.vocab_size
+    heads = f"{config.n_heads} heads ({config.n_kv_heads} key/value)"
     layers = ",".join(map(str, config.stem_layers)) or "none"
-    say(f"run        {run.folder}: {args.steps} steps of {args.batch} x {config.context} tokens, seed {args.seed}")
+    say(f"run        {run.folder}: {args.steps} steps of {args.batch} x {config.context} tokens")
     say(f"data       {corpus.name}: {len(train_ids):,} training tokens, {len(val_ids):,} for validation")
     say(f"model      {config.n_layers} layers of width {config.dim}, FFN {config.ffn_dim}, "
-        f"{H} heads ({K} key/value), {V} tokens")  # fmt: skip
+        f"{heads}, {config.vocab_size} tokens")
     say(f"tables     {config.ffn} in layers {layers}")
     say(f"parameters {n.total:,} in total, {n.active:,} active per token")
     say(f"compute    {n.flops / 1e6:.2f} MFLOP per token, forward "
-        f"({n.flops / dense.flops - 1:+.0%} against dense FFNs)")  # fmt: skip
+        f"({n.flops / dense.flops - 1:+.0%} against dense FFNs)")
     say(f"memory     {n.train_bytes / 2**20:,.0f} MiB of weights, moments and gradients; and activations")
-    say(f"training   lr {args.lr} (tables x {args.table_lr}), warm-up {args.warmup}, "
-        f"decay {args.weight_decay}, clip {args.clip}, {args.device}, threads {threads}")  # fmt: skip
+    say(f"training   lr {args.lr} (tables x {args.table_lr}), warm-up {args.warmup}, decay "
+        f"{args.weight_decay}, clip {args.clip}, seed {args.seed}, {args.device}, threads {threads}")
 
 
 class StopSignals:

@@ -165,7 +165,8 @@ class Training:
             # SparseAdam adds eps before it corrects for the zeros the moments started from, AdamW
             # after: with an eps that shrinks alike, the two take the same steps
             self.optimizers[1].param_groups[0]["eps"] = (
-                self.eps * (1 - self.beta2 ** self.steps) ** 0.5)
+                self.eps * (1 - self.beta2**self.steps) ** 0.5
+            )
         for optimizer in self.optimizers:
             optimizer.step()
         return loss.item()

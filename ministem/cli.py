@@ -4,7 +4,6 @@ import contextlib
 import os
 import sys
 
-
 for stream in (sys.stdout, sys.stderr):  # a terminal that is not UTF-8 gets ? for what it cannot show
     stream.reconfigure(errors="replace")
 

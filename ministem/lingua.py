@@ -11,44 +11,41 @@ import re
 
 import numpy as np
 
-from ministem.model import Config
-from ministem.tables import Tables
+from .model import Config, shapes
+from .tables import Tables
 
 REFUSED = "not a STEM model of the official code"
+THEIRS = {  # the last word of our name -> what the official code calls it; wqkv is three of theirs
+    "embed": ["tok_embeddings"],
+    "norm1": ["attention_norm"],
+    "wqkv": ["attention.wq", "attention.wk", "attention.wv"],
+    "wo": ["attention.wo"],
+    "norm2": ["ffn_norm"],
+    "w_gate": ["feed_forward.w1"],
+    "w_up": ["feed_forward.w3"],
+    "w_down": ["feed_forward.w2"],
+    "norm": ["norm"],
+    "head": ["output"],
+}
 
 
 def layout(config):
-    """{our name: {official name: shape}}: all that both directions need to know."""
-    V, C, F = config.vocab_size, config.dim, config.ffn_dim
-    kv = config.n_kv_heads * (C // config.n_heads)
-    stem_layers = sorted(config.stem_layers) if config.ffn == "stem" else []
-    names = {"embed": {"tok_embeddings": (V, C)}}
-    for i in range(config.n_layers):
-        ours, theirs = f"layers.{i}.", f"layers.{i}.feed_forward."
-        attention = f"layers.{i}.attention."
-        names |= {
-            ours + "norm1": {f"layers.{i}.attention_norm": (C,)},
-            ours + "wqkv": {
-                attention + "wq": (C, C),  # the rows of wqkv.T: query heads,
-                attention + "wk": (kv, C),  # then key heads,
-                attention + "wv": (kv, C),
-            },  # then value heads
-            ours + "wo": {attention + "wo": (C, C)},
-            ours + "norm2": {f"layers.{i}.ffn_norm": (C,)},
-            ours + "w_gate": {theirs + "w1": (F, C)},
-            ours + "w_down": {theirs + "w2": (C, F)},
+    """-> {our name: {official name: shape}}, all that both directions need to know."""
+    kv = config.n_kv_heads * config.head_dim
+    dense, tables = shapes(config)
+    names = {}
+    for ours, shape in (tables | dense).items():
+        at, _, last = ours.rpartition(".")  # "layers.1", "wqkv"
+        if last == "table":
+            names[ours] = {f"stem_embeddings.{len(names) - 1}.weight": shape}  # embed came first
+            continue
+        rows, *columns = shape if last == "embed" else shape[::-1]  # (in,out) -> (out,in)
+        cut = [config.dim, kv, kv] if last == "wqkv" else [rows]  # query, key and value heads
+        names[ours] = {
+            f"lm_transformer.{at}.{theirs}.weight".replace("..", "."): (n, *columns)
+            for theirs, n in zip(THEIRS[last], cut, strict=True)
         }
-        if i not in stem_layers:
-            names[ours + "w_up"] = {theirs + "w3": (F, C)}
-    names |= {"norm": {"norm": (C,)}, "head": {"output": (V, C)}}
-    names = {
-        ours: {f"lm_transformer.{name}.weight": shape for name, shape in parts.items()}
-        for ours, parts in names.items()
-    }
-    return names | {
-        f"layers.{i}.table": {f"stem_embeddings.{j}.weight": (V, F)}
-        for j, i in enumerate(stem_layers)
-    }
+    return names
 
 
 def is_table(name):
@@ -76,8 +73,8 @@ def to_lingua(params, tables, config):
 
 
 def from_lingua(state, n_heads, context, norm_eps=1e-5, rope_theta=10000.0):
-    """-> params, tables, config.  Shapes say all of the config except these four arguments:
-    a (C,C) matrix does not know into how many heads it is cut, nor a weight how it is used."""
+    """-> params, tables, config.  Shapes say all of the config but these four arguments: a (C,C)
+    matrix does not know into how many heads it is cut. Raises ValueError naming what is wrong."""
     state = {name: np.asarray(a) for name, a in state.items()}
     layers = [re.match(r"lm_transformer\.layers\.(\d+)\.", name) for name in state]
     n_layers = 1 + max((int(m[1]) for m in layers if m), default=0)
@@ -87,35 +84,24 @@ def from_lingua(state, n_heads, context, norm_eps=1e-5, rope_theta=10000.0):
     if C % n_heads:
         raise ValueError(f"width {C} does not divide into {n_heads} heads")
     w3 = "lm_transformer.layers.{}.feed_forward.w3.weight"
-    config = Config(
-        vocab_size=V,
-        dim=C,
-        n_layers=n_layers,
-        n_heads=n_heads,
-        n_kv_heads=max(1, kv // (C // n_heads)),
-        ffn_dim=F,
-        context=context,
-        stem_layers=tuple(i for i in range(n_layers) if w3.format(i) not in state),
-        ffn="stem",
-        norm_eps=norm_eps,
-        rope_theta=rope_theta,
-    )
+    stem_layers = [i for i in range(n_layers) if w3.format(i) not in state]
+    sizes = dict(vocab_size=V, dim=C, n_layers=n_layers, n_heads=n_heads, ffn_dim=F)
+    sizes["n_kv_heads"] = max(1, kv // (C // n_heads))
+    how = dict(context=context, norm_eps=norm_eps, rope_theta=rope_theta)
+    config = Config(**sizes, **how, stem_layers=stem_layers)
 
     names = layout(config)
-    shapes = {name: shape for parts in names.values() for name, shape in parts.items()}
-    wrong = [f"missing {name}" for name in shapes if name not in state]
-    wrong += [f"unexpected {name}" for name in state if name not in shapes]
-    wrong += [
-        f"{name} is {state[name].shape}, expected {shape}"
-        for name, shape in shapes.items()
-        if name in state and state[name].shape != shape
-    ]
+    expected = {name: shape for parts in names.values() for name, shape in parts.items()}
+    wrong = [f"missing {name}" for name in expected if name not in state]
+    for name, a in state.items():
+        if name not in expected:
+            wrong.append(f"unexpected {name}")
+        elif a.shape != expected[name]:
+            wrong.append(f"{name} is {a.shape}, expected {expected[name]}")
     if wrong:
         raise ValueError(f"{REFUSED}: " + "; ".join(wrong))
 
-    arrays = {
-        ours: np.concatenate([state[name] for name in parts]) for ours, parts in names.items()
-    }
+    arrays = {ours: np.concatenate([state[n] for n in parts]) for ours, parts in names.items()}
     params = {name: np.array(a.T, order="C") for name, a in arrays.items() if not is_table(name)}
     tables = Tables({name: a for name, a in arrays.items() if is_table(name)})
     return params, tables, config

@@ -15,6 +15,7 @@ S keys seen so far (S = T unless there is a KV cache).
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -268,11 +269,7 @@ FFN = {
     "dense": (dense_ffn_forward, dense_ffn_backward, ("w_gate", "w_up", "w_down")),
     "stem": (stem_ffn_forward, stem_ffn_backward, ("w_gate", "table", "w_down")),
     "gate": (gate_ffn_forward, gate_ffn_backward, ("table", "w_up", "w_down")),
-    "additive": (
-        additive_ffn_forward,
-        additive_ffn_backward,
-        ("w_gate", "w_up", "table", "w_down"),
-    ),
+    "additive": (additive_ffn_forward, additive_ffn_backward, ("w_gate", "w_up", "table", "w_down")),
 }
 
 # ------------------------------------------------------------------ output head and cross-entropy, as one
@@ -329,40 +326,29 @@ class Config:
     rope_theta: float = 10000.0
 
     def __post_init__(self):
-        def default(name, value):
-            object.__setattr__(
-                self, name, value if getattr(self, name) is None else getattr(self, name)
-            )
-
-        def refuse(bad, why):
-            if bad:
+        L, C, H = self.n_layers, self.dim, self.n_heads
+        sizes = "vocab_size dim n_layers n_heads n_kv_heads ffn_dim context".split()
+        for name, default in dict(n_kv_heads=H, ffn_dim=3 * C, stem_layers=None).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
+        for name in sizes:
+            size = getattr(self, name)
+            if type(size) is not int or size < 1:
+                raise ValueError(f"{name} must be a whole number >= 1, got {size}")
+        layers = range(L) if self.stem_layers is None else sorted(set(self.stem_layers))
+        object.__setattr__(self, "stem_layers", tuple(layers))
+        K, D = self.n_kv_heads, C // H
+        for nonsense, why in (
+            (C % H, f"dim {C} does not divide into n_heads {H}"),
+            (D % 2, f"the head width dim / n_heads = {C} / {H} = {D} must be even: RoPE turns pairs"),
+            (H % K, f"n_heads {H} does not divide into n_kv_heads {K}"),
+            (self.ffn not in FFN, f"ffn {self.ffn!r} is not one of {', '.join(FFN)}"),
+            (not set(layers) <= set(range(L)), f"stem_layers {layers} must be among the layers 0..{L - 1}"),
+            (not self.norm_eps > 0, f"norm_eps must be > 0, got {self.norm_eps}"),
+            (not self.rope_theta > 0, f"rope_theta must be > 0, got {self.rope_theta}"),
+        ):
+            if nonsense:
                 raise ValueError(why)
-
-        default("n_kv_heads", self.n_heads)
-        default("ffn_dim", 3 * self.dim)
-        default("stem_layers", range(self.n_layers))
-        object.__setattr__(self, "stem_layers", tuple(sorted(set(self.stem_layers))))
-        for name in "vocab_size dim n_layers n_heads n_kv_heads ffn_dim context".split():
-            value = getattr(self, name)
-            refuse(
-                type(value) is not int or value < 1,
-                f"{name} must be a whole number >= 1, got {value}",
-            )
-        C, H, K = self.dim, self.n_heads, self.n_kv_heads
-        refuse(C % H, f"dim {C} does not divide into n_heads {H}")
-        refuse(
-            C // H % 2,
-            f"the head width dim/n_heads = {C}/{H} = {C // H} must be even: RoPE turns pairs",
-        )
-        refuse(H % K, f"n_heads {H} does not divide into n_kv_heads {K}")
-        refuse(self.ffn not in FFN, f"ffn {self.ffn!r} is not one of {', '.join(FFN)}")
-        for i in self.stem_layers:
-            refuse(
-                i not in range(self.n_layers),
-                f"stem_layers has layer {i}, but layers are 0..{self.n_layers - 1}",
-            )
-        refuse(not self.norm_eps > 0, f"norm_eps must be > 0, got {self.norm_eps}")
-        refuse(not self.rope_theta > 0, f"rope_theta must be > 0, got {self.rope_theta}")
 
     @property
     def head_dim(self):
@@ -374,18 +360,14 @@ class Config:
 
 
 def shapes(config):
-    """-> two dicts, name -> shape: the dense parameters, and the tables. design: weights are (in, out)."""
+    """-> two dicts, name -> shape: the dense parameters, and the tables. Weights are (in, out)."""
     C, F, V, L = config.dim, config.ffn_dim, config.vocab_size, config.n_layers
     H, K, D = config.n_heads, config.n_kv_heads, config.head_dim
     dense, tables = {}, {"embed": (V, C)}
     for i in range(L):
         at = f"layers.{i}."
-        dense |= {
-            at + "norm1": (C,),
-            at + "wqkv": (C, (H + 2 * K) * D),
-            at + "wo": (H * D, C),
-            at + "norm2": (C,),
-        }
+        dense |= {at + "norm1": (C,), at + "wqkv": (C, (H + 2 * K) * D), at + "wo": (H * D, C)}
+        dense |= {at + "norm2": (C,)}
         for name in FFN[config.ffn_kind(i)][2]:
             if name == "table":
                 tables[at + "table"] = (V, F)
@@ -403,20 +385,15 @@ def init_params(config, seed, dtype="float32"):
     dense, tables = shapes(config)
 
     def normal(shape, std):
-        x = rng.standard_normal(
-            shape, dtype="float32"
-        )  # drawn in float32, whatever dtype is asked for
+        x = rng.standard_normal(shape, dtype="float32")  # drawn in float32, whatever dtype is asked for
         return (x * np.float32(std)).astype(dtype)
 
     def std(name, shape):
-        if name == "head" or name.endswith("table"):
+        if name == "head":
             return 0.02
-        residual = name.endswith(("wo", "w_down"))
-        return shape[0] ** -0.5 / ((2 * config.n_layers) ** 0.5 if residual else 1)
+        return shape[0] ** -0.5 / ((2 * config.n_layers) ** 0.5 if name.endswith(("wo", "w_down")) else 1)
 
-    params = {
-        n: np.ones(s, dtype) if len(s) == 1 else normal(s, std(n, s)) for n, s in dense.items()
-    }
+    params = {n: normal(s, std(n, s)) if len(s) > 1 else np.ones(s, dtype) for n, s in dense.items()}
     rows = {n: normal(s, config.dim**-0.5 if n == "embed" else 0.02) for n, s in tables.items()}
     return params, Tables(rows)
 
@@ -463,10 +440,8 @@ def trunk_forward(params, config, batch, kv_cache=None):
     for i in range(config.n_layers):
         extend = kv_cache.extend(i) if kv_cache else None
         h, cache = block_forward(h, i, params, config, batch, rot, mask, extend)
-        if not kv_cache:
-            layers.append(
-                cache
-            )  # with a KV cache we are generating: nothing to keep for a backward
+        if not kv_cache:  # with one we are generating: no backward will come that needs the layer's cache
+            layers.append(cache)
     x, norm = rmsnorm_forward(h, params["norm"], config.norm_eps)
     if kv_cache:
         kv_cache.length += T
@@ -500,25 +475,22 @@ def loss_and_grads(params, config, batch, targets, threads=1):
     part runs on its own core, and the parts' gradients are added in order (same threads, same bits)."""
     B = len(targets)
     n = min(threads, B)
-    bounds = [(B * j // n, B * (j + 1) // n) for j in range(n)]
 
-    def part(start, stop):
+    def part(j):
+        start, stop = B * j // n, B * (j + 1) // n
         x, cache = trunk_forward(params, config, batch.part(start, stop))
         loss, head = head_loss_forward(x, params["head"], targets[start:stop])
-        weight = (
-            stop - start
-        ) / B  # the mean of the whole batch is the weighted mean of the parts'
+        weight = (stop - start) / B  # the batch's mean is the weighted mean of the parts' means
         dx, dhead = head_loss_backward(weight, head)
         return loss * weight, trunk_backward(dx, config, cache) | {"head": dhead}
 
-    (loss, grads), *others = parallel([lambda b=b: part(*b) for b in bounds], threads)
+    (loss, grads), *others = parallel([partial(part, j) for j in range(n)], threads)
     for other_loss, other in others:
         loss = loss + other_loss
         for name, grad in other.items():
             grads[name] += grad
-    for name in batch.blocks:
-        shape = (config.vocab_size, grads[name].shape[1])
-        grads[name] = RowSparse(batch.rows, grads[name], shape)
+    for name, block in batch.blocks.items():
+        grads[name] = RowSparse(batch.rows, grads[name], (config.vocab_size, block.shape[1]))
     return loss, grads
 
 
@@ -529,9 +501,7 @@ class KVCache:
     def __init__(self, config, B, like):
         shape = (config.n_layers, B, config.n_kv_heads, config.context, config.head_dim)
         self.keys, self.values = np.empty_like(like, shape=shape), np.empty_like(like, shape=shape)
-        self.length = (
-            0  # positions filled; trunk_forward moves it once all layers have written theirs
-        )
+        self.length = 0  # positions filled; trunk_forward moves it when all layers have added theirs
 
     def extend(self, i):
         """-> a function for layer i: k, v (B,K,T,D) of the new positions -> k, v (B,K,S,D) of all"""

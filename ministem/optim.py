@@ -7,6 +7,7 @@ released code has dense table gradients: there every row decays and moves at eve
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from .tables import RowSparse, Tables
 
 PIECE = (
     1 << 16
-)  # numbers updated at a time: parameter, gradient and both moments stay in a core's cache
+)  # numbers updated at a time: they, their gradients and moments stay in a core's cache
 
 
 def cosine_schedule(step, steps, lr, warmup=0, floor=0.1):
@@ -48,16 +49,8 @@ class AdamW:
     table_lr multiplies the rate of tables; weight decay is for matrices only (not norms, not tables);
     clip is the largest global norm that all gradients together may have (None: no limit)."""
 
-    def __init__(
-        self,
-        lr=1e-3,
-        betas=(0.9, 0.95),
-        eps=1e-8,
-        weight_decay=0.1,
-        table_lr=1.0,
-        clip=1.0,
-        threads=1,
-    ):
+    def __init__(self, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, table_lr=1.0, clip=1.0,
+                 threads=1):  # fmt: skip
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.table_lr, self.clip, self.threads = table_lr, clip, threads
         self.t = 0  # steps taken
@@ -72,7 +65,7 @@ class AdamW:
         self.table_v = Tables({name: np.zeros_like(tables[name]) for name in tables.names})
 
     def state(self):
-        """-> {name: array}: all moments, as m/NAME and v/NAME. With `t` and the rate, all there is to keep."""
+        """-> {name: array}: all moments, as m/NAME and v/NAME. With `t`, all there is to keep."""
         kinds = {"m": self.m, "v": self.v}
         dense = {f"{k}/{name}": a for k, moments in kinds.items() for name, a in moments.items()}
         kinds = {"m": self.table_m, "v": self.table_v}
@@ -97,31 +90,25 @@ class AdamW:
         scale = min(1.0, self.clip / (float(norm) + 1e-12)) if self.clip else 1.0
         hyper = dict(t=self.t, betas=self.betas, eps=self.eps, scale=scale)
 
-        def dense_task(name, piece):
-            p, g, m, v = (
-                a.reshape(-1)[piece]
-                for a in (params[name], grads[name], self.m[name], self.v[name])
-            )
+        def update_dense(name, i, j):
+            p, g, m, v = (arrays[name][i:j] for arrays in (params, grads, self.m, self.v))
             decay = self.weight_decay if params[name].ndim == 2 else 0.0
-            return lambda: adamw(p, g, m, v, lr=self.lr, decay=decay, **hyper)
+            adamw(p, g, m, v, lr=self.lr, decay=decay, **hyper)
 
-        def rows_task(name):
-            rows, g = grads[name].rows, grads[name].values
-
-            def task():
-                p, m, v = (kind.read(name, rows) for kind in (tables, self.table_m, self.table_v))
-                adamw(p, g, m, v, lr=self.lr * self.table_lr, decay=0.0, **hyper)
-                for kind, values in ((tables, p), (self.table_m, m), (self.table_v, v)):
-                    kind.write(name, rows, values)
-
-            return task
+        def update_rows(name):
+            rows, kept = grads[name].rows, (tables, self.table_m, self.table_v)
+            p, m, v = (table.read(name, rows) for table in kept)
+            adamw(p, grads[name].values, m, v, lr=self.lr * self.table_lr, decay=0.0, **hyper)
+            for table, values in zip(kept, (p, m, v), strict=True):
+                table.write(name, rows, values)
 
         tasks = []
         for name, grad in grads.items():
             if isinstance(grad, RowSparse):
-                tasks.append(rows_task(name))
+                tasks.append(partial(update_rows, name))
             else:
-                tasks += [dense_task(name, slice(i, i + PIECE)) for i in range(0, grad.size, PIECE)]
+                n = max(1, PIECE * len(grad) // grad.size)
+                tasks += [partial(update_dense, name, i, i + n) for i in range(0, len(grad), n)]
         backend.parallel(tasks, self.threads)
         return norm
 

@@ -65,18 +65,21 @@ def test_what_is_printed(trained):
 def test_a_resumed_run_equals_an_uninterrupted_one(trained, tmp_path, stop_at):
     """Losses, weights and moments, bit for bit; stopped between evaluations too."""
     (tmp_path / "fox.txt").write_text(TEXT)
-    stopper = (  # Ctrl-C at the end of a given step: the loop asks for the rate once a step
-        "import sys, os, signal; sys.argv[0] = 'train.py'; sys.path.insert(0, {root!r})\n"
-        "import ministem.optim as optim, train\n"
-        "schedule = optim.cosine_schedule\n"
-        "def stop(step, *a):\n"
-        "    if step == {at}: os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return schedule(step, *a)\n"
-        "optim.cosine_schedule = stop\n"
-        "train.main()\n"
-    ).format(root=str(ROOT), at=stop_at)
+    stopper = f"""if True:  # Ctrl-C at the end of a given step: the loop asks for the rate once a step
+        import os, signal, sys
+        sys.argv[0] = "train.py"
+        sys.path.insert(0, {str(ROOT)!r})
+        import ministem.optim, train
+        schedule = ministem.optim.cosine_schedule
+        def stop(step, *rest):
+            if step == {stop_at}:
+                os.kill(os.getpid(), signal.SIGINT)
+            return schedule(step, *rest)
+        ministem.optim.cosine_schedule = stop
+        train.main()"""
     args = ["--data", "fox.txt", *TINY, "--steps", "6", "--eval-every", "2"]
-    done = subprocess.run([sys.executable, "-c", stopper, *args], cwd=tmp_path, capture_output=True, text=True)
+    command = [sys.executable, "-c", stopper, *args]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 128 + signal.SIGINT, done.stderr
     assert f"saved at step {stop_at}" in done.stderr and "--resume runs/fox" in done.stderr
     run("train.py", "--resume", "runs/fox", cwd=tmp_path)
@@ -90,7 +93,8 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(trained, tmp_path):
     (tmp_path / "fox.txt").write_text(TEXT)
     args = ["--data", "fox.txt", *TINY, "--steps", "6", "--eval-every", "2"]
     step = tmp_path / "runs" / "fox" / "step-000002"
-    process = subprocess.Popen([sys.executable, str(ROOT / "train.py"), *args], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    command = [sys.executable, str(ROOT / "train.py"), *args]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
     while not step.exists() and process.poll() is None:
         time.sleep(0.005)
     process.kill()
@@ -158,13 +162,16 @@ def test_a_text_that_cannot_be_used_is_one_line(tmp_path, data, message):
 
 
 @pytest.mark.parametrize("flags, message", [
-    (["--steps", "0"], "--steps: must be a whole number >= 1, got '0'"), (["--lr", "nan"], "--lr: must be a number > 0"),
-    (["--lr", "1e999"], "--lr"), (["--batch", "-4"], "--batch"), (["--dim", "10", "--heads", "3"], "dim 10 does not divide into n_heads 3"),
-    (["--dim", "6", "--heads", "2"], "even"), (["--heads", "4", "--kv-heads", "3"], "n_heads 4 does not divide into n_kv_heads 3"),
-    (["--stem-layers", "7"], "layer 7"), (["--stem-layers", "first"], "--stem-layers is one of all"), (["--ffn", "moe"], "moe"),
-    (["--vocab-size", "100"], "--vocab-size"), (["--vocab-size", "400"], "too small"), (["--data", "none.txt"], "No such file"),
-    (["--tokenizer", "gpt3"], "no stock vocabulary 'gpt3'"), (["--resume", "runs/none"], "missing"), (["--seed", "1.5"], "--seed"),
-    (["--steps", "9" * 30], "--steps"),
+    (["--steps", "0"], "--steps: must be a whole number >= 1, got '0'"), (["--steps", "9" * 30], "--steps"),
+    (["--lr", "nan"], "--lr: must be a number > 0"), (["--lr", "1e999"], "--lr"),
+    (["--batch", "-4"], "--batch"),
+    (["--dim", "10", "--heads", "3"], "dim 10 does not divide into n_heads 3"),
+    (["--dim", "6", "--heads", "2"], "even"), (["--seed", "1.5"], "--seed"), (["--ffn", "moe"], "moe"),
+    (["--heads", "4", "--kv-heads", "3"], "n_heads 4 does not divide into n_kv_heads 3"),
+    (["--stem-layers", "7"], "[7]"), (["--stem-layers", "first"], "--stem-layers is one of all"),
+    (["--vocab-size", "100"], "--vocab-size"), (["--vocab-size", "400"], "too small"),
+    (["--data", "none.txt"], "No such file"), (["--resume", "runs/none"], "missing"),
+    (["--tokenizer", "gpt3"], "no stock vocabulary 'gpt3'"),
 ])  # fmt: skip
 def test_nonsense_is_refused_before_any_work(tmp_path, flags, message):
     out, err = run("train.py", *flags, cwd=tmp_path, check=2)
@@ -196,9 +203,11 @@ def test_samples(trained):
 
 
 @pytest.mark.parametrize("flags, message", [
-    (["--prompt", ""], "prompt is empty"), (["--temperature", "-1"], "--temperature"), (["--temperature", "nan"], "--temperature"),
-    (["--top-k", "0"], "--top-k"), (["--top-p", "0"], "--top-p"), (["--top-p", "1.01"], "at most 1"), (["--run", "none"], "none is not a folder"),
-    (["--run", "fox.txt"], "not a folder"), (["--tokens", "-1"], "--tokens"), (["--samples", "0"], "--samples"),
+    (["--prompt", ""], "prompt is empty"), (["--temperature", "-1"], "--temperature"),
+    (["--temperature", "nan"], "--temperature"), (["--top-k", "0"], "--top-k"), (["--top-p", "0"], "--top-p"),
+    (["--top-p", "1.01"], "at most 1"), (["--run", "none"], "none is not a folder"),
+    (["--run", "fox.txt"], "not a folder"), (["--tokens", "-1"], "--tokens"),
+    (["--samples", "0"], "--samples"),
 ])  # fmt: skip
 def test_sample_refuses_nonsense(trained, flags, message):
     out, err = run("sample.py", *flags, cwd=trained, check=2)
@@ -246,8 +255,8 @@ def test_gpu_without_cupy_is_one_line_and_cpu_never_imports_it(tmp_path):
 
 def test_a_run_that_blows_up_stops_and_names_the_last_good_checkpoint(tmp_path):
     (tmp_path / "fox.txt").write_text(TEXT)
-    _, err = run("train.py", "--data", "fox.txt", *TINY, "--steps", 60, "--lr", "1e30", "--eval-every", 1, "--warmup", "40",
-                 cwd=tmp_path, check=2)  # fmt: skip
+    args = ["--data", "fox.txt", *TINY, "--steps", 60, "--lr", "1e30", "--eval-every", 1, "--warmup", 40]
+    _, err = run("train.py", *args, cwd=tmp_path, check=2)
     assert "at step" in err.splitlines()[-1] and "Lower --lr" in err
     folders = sorted((tmp_path / "runs" / "fox").glob("step-*"))
     for folder in folders:

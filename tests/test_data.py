@@ -13,8 +13,8 @@ def write(tmp_path, data):
 
 
 @pytest.mark.parametrize("text", [
-    "plain\n", "Korean 한국어 텍스트", "emoji 👩‍👩‍👧 🇪🇸", "a\r\nb\rc\n", "nul\0inside", "no newline", "\n\n", " ",
-    "<|endoftext|>",
+    "plain\n", "Korean 한국어 텍스트", "emoji 👩‍👩‍👧 🇪🇸", "a\r\nb\rc\n",
+    "nul\0inside", "no newline", "\n\n", " ", "<|endoftext|>",
 ])  # fmt: skip
 def test_text_is_read_character_for_character(tmp_path, text):
     assert read_text(write(tmp_path, text.encode())) == text
@@ -38,9 +38,9 @@ def test_what_is_no_file_is_refused(tmp_path):
     import os
 
     os.mkfifo(tmp_path / "fifo")
-    for path, message in ((tmp_path, "folder"), (tmp_path / "none", "No such file"), (tmp_path / "fifo", "regular")):
+    for name, message in ((".", "folder"), ("none", "No such file"), ("fifo", "regular")):
         with pytest.raises(ValueError, match=message):
-            read_text(path)
+            read_text(tmp_path / name)
 
 
 def test_a_file_is_cut_before_its_last_tenth(tmp_path):

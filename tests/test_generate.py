@@ -54,10 +54,9 @@ def test_the_window_is_never_longer_than_the_context_and_moves_by_halves():
 
 
 def draws(logits, n=4000, **options):
-    options = dict(temperature=1.0, top_k=None, top_p=None) | options
-    rng = np.random.default_rng(0)
-    counts = np.bincount([sample(np.array(logits), **options, rng=rng) for _ in range(n)], minlength=len(logits))
-    return counts / n
+    options = dict(temperature=1.0, top_k=None, top_p=None, rng=np.random.default_rng(0)) | options
+    ids = [sample(np.array(logits), **options) for _ in range(n)]
+    return np.bincount(ids, minlength=len(logits)) / n
 
 
 def test_sampling_follows_the_probabilities():

@@ -188,7 +188,7 @@ def test_parameter_names_and_shapes_are_the_documented_ones():
 
 
 @pytest.mark.parametrize("nonsense, names", [
-    (dict(dim=10, n_heads=3), ("10", "3")), (dict(dim=9, n_heads=3), ("9/3", "even")),
+    (dict(dim=10, n_heads=3), ("10", "3")), (dict(dim=9, n_heads=3), ("9 / 3", "even")),
     (dict(n_heads=4, n_kv_heads=3), ("4", "3")), (dict(n_layers=0), ("n_layers", "0")),
     (dict(vocab_size=-1), ("vocab_size", "-1")), (dict(stem_layers=(4,)), ("4", "0..3")),
     (dict(ffn="moe"), ("moe", "stem")), (dict(norm_eps=0.0), ("norm_eps",)), (dict(context=1.5), ("1.5",)),

@@ -52,6 +52,15 @@ def test_threads_change_no_bit():
     assert results[0] == results[1] == results[2]
 
 
+def test_arrays_of_any_layout_are_updated():
+    """A transposed view, as weights from elsewhere often are: updating a copy of it would do nothing."""
+    plain, turned = {"w": np.ones((300, 400))}, {"w": np.ones((400, 300)).T}
+    g = rng.standard_normal((300, 400))
+    for params in (plain, turned):
+        AdamW().step(params, Tables({}), {"w": g})
+    assert (plain["w"] == turned["w"]).all() and (plain["w"] != 1).all()
+
+
 def test_decay_is_for_matrices_only():
     """With a zero gradient a matrix shrinks by lr * decay; norms and table rows stay."""
     params, tables = {"matrix": np.ones((2, 3)), "norm": np.ones(3)}, Tables({"t": np.ones((4, 2))})
