@@ -48,6 +48,7 @@ SIZES = {  # the model, then the batch
     "large": (dict(vocab_size=8192, dim=384, n_layers=6, n_heads=6, ffn_dim=1024, context=256), 8),
 }
 SIDES = ["products", "products-blas", "ministem", "torch", "torch-sparse", "torch-compile"]
+QUIET = 0.2  # cores that other programs may keep busy meanwhile before a round counts as disturbed
 ADAMW = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
 
 
@@ -275,7 +276,7 @@ def run_worker(side, variant, args):
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             return {"error": next((x for x in reversed(lines) if "Error" in x), lines[-1]).strip()}
         # chosen by what others did, never by how long we took
-        if not disturbed > 0.2 or time.monotonic() > until:
+        if not disturbed > QUIET or time.monotonic() > until:
             return json.loads(done.stdout.splitlines()[-1]) | {"others": round(disturbed, 2)}
 
 
@@ -313,29 +314,32 @@ def report(size, variant, results, errors):
         f"F={config.ffn_dim} T={T} B={B} V={config.vocab_size}, "
         f"{len(np.unique(ids))} distinct tokens, {flops(config, B) / 1e9:.2f} GFLOP a step"
     )
+    # where some rounds were quiet and others were not, only the quiet ones count
+    quiet = {side: [r for r in rounds if r["others"] <= QUIET] for side, rounds in results.items()}
+    used = {side: quiet[side] or rounds for side, rounds in results.items() if rounds}
     median = {
         side: statistics.median(ms for r in rounds for ms in r["ms"])
-        for side, rounds in results.items()
-        if rounds
+        for side, rounds in used.items()
     }
     floor = min((median[s] for s in ("products", "products-blas") if s in median), default=None)
-    columns = "      ms  from -   to  x products  x torch  GFLOP/s  others  first loss   last loss"
-    print(f"{'side':<14}{columns}")
+    columns = "      ms  from -   to  rounds  x products  x torch  GFLOP/s  others"
+    print(f"{'side':<14}{columns}  first loss   last loss")
     for side, ms in median.items():
-        rounds = [statistics.median(r["ms"]) for r in results[side]]
+        rounds = [statistics.median(r["ms"]) for r in used[side]]
         losses = results[side][0]["losses"]
         cells = [
             f"{ms:8.1f}{min(rounds):6.0f} -{max(rounds):5.0f}",
+            f"{len(rounds):3} of {len(results[side])}",
             f"{ms / floor:12.2f}" if floor else " " * 12,
             f"{ms / median['torch']:9.2f}" if "torch" in median else " " * 9,
-            f"{flops(config, B) / ms / 1e6:9.0f}{max(r['others'] for r in results[side]):8.2f}",
+            f"{flops(config, B) / ms / 1e6:9.0f}{max(r['others'] for r in used[side]):8.2f}",
             f"{losses[0]:12.5f}{losses[-1]:12.5f}" if losses[0] is not None else "",
         ]
         print(f"{side:<14}" + "".join(cells))
     for side, error in errors.items():
         print(f"{side:<15}did not run: {error}")
     check_losses(results)
-    if any(r["others"] > 0.2 for rounds in results.values() for r in rounds):
+    if any(r["others"] > QUIET for rounds in used.values() for r in rounds):
         print(
             "others: cores that other programs kept busy meanwhile, in the worst round. PyTorch,\n"
             "whose threads spin while they wait, suffers most: measure again on a quiet machine."

@@ -106,8 +106,8 @@ def main():
 
 def report(name, text, ours, rust=None):
     megabytes = len(text.encode()) / 1e6
-    versus = "" if rust is None else f"{rust:8.3f} {ours / rust:10.1f}"
-    print(f"{name:32} {megabytes:5.1f} {ours:8.3f} {versus}", flush=True)
+    versus = "" if rust is None else f" {rust:8.3f} {ours / rust:10.1f}"
+    print(f"{name:32} {megabytes:5.1f} {ours:8.3f}{versus}", flush=True)
 
 
 if __name__ == "__main__":

@@ -56,8 +56,7 @@ def splitting_pattern(ranks):
             continue  # half a character
         # tiktoken looks a piece up before it merges: a token gets several ids if it is cut
         if len(base.encode_ordinary(text)) > 1:
-            # not re.escape: that escapes spaces too, and Rust's regex objects
-            names.append(re.sub(r"[\\.+*?()|\[\]{}^$]", r"\\\g<0>", text))
+            names.append(re.escape(text))
     if not names:
         return pattern
     # a name begins with its own space or where no word is under way, and ends where its word ends
