@@ -275,11 +275,12 @@ FFN = {
 # ------------------------------------------------------------------ output head and cross-entropy, as one
 
 
-def head_loss_forward(x, head, targets, chunk=256):
+def head_loss_forward(x, head, targets, chunk=256, grads=True):
     """loss = mean over positions of -log softmax(x head)[target]
 
     x (B,T,C), head (C,V), targets (B,T) int -> loss (). The (B*T,V) logits are never all in memory: each
-    chunk of positions turns its logits into its share of dx and dhead, and forgets them."""
+    chunk of positions turns its logits into its share of dx and dhead (unless grads=False), and forgets
+    them."""
     xs, targets = flat(x), targets.reshape(-1, 1)
     N = len(xs)
     loss = np.zeros_like(x, shape=())
@@ -292,12 +293,14 @@ def head_loss_forward(x, head, targets, chunk=256):
         np.exp(e, out=e)  # ... and from here their exponentials
         z = row_sum(e)  # (n,1)
         loss += (np.log(z) - picked).sum()
+        if not grads:
+            continue
         # dlogits = (e / z - onehot(target)) / N. The factor 1/(z N) is one number per position, so it
         # goes on the small arrays beside e instead of on e itself:
         np.put_along_axis(e, t, np.take_along_axis(e, t, 1) - z, 1)
         dx[i : i + chunk] = (e @ head.T) / (z * N)
         dhead += (xc / (z * N)).T @ e
-    return loss / N, (dx.reshape(x.shape), dhead)
+    return loss / N, (dx.reshape(x.shape), dhead) if grads else None
 
 
 def head_loss_backward(dloss, cache):

@@ -1,0 +1,63 @@
+"""The README tells the truth about what can be checked: line counts, files, flags, links."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def lines_of(path):
+    return len((ROOT / path).read_text("utf-8").splitlines())
+
+
+def test_line_counts_in_the_reading_order_are_right():
+    rows = re.findall(r"^\| \d+ \| (.+?) \| ([\d, ]+) \|", README, re.M)
+    assert len(rows) >= 9
+    for files, counts in rows:
+        paths = re.findall(r"\(([^)]+)\)", files)
+        assert [int(n) for n in counts.split(", ")] == [lines_of(p) for p in paths], files
+
+
+def test_the_model_is_as_long_as_the_first_paragraph_says():
+    said = int(re.search(r"transformer of (\d+) lines", README).group(1))
+    assert said == lines_of("ministem/model.py")
+
+
+def test_links_lead_somewhere():
+    headings = re.findall(r"^#+ (.+)$", README, re.M)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        if target.startswith("#"):
+            assert target[1:] in anchors, target
+        elif not target.startswith("http"):
+            assert (ROOT / target).exists(), target
+
+
+COMMANDS = [
+    part.strip()
+    for block in re.findall(r"```sh\n(.*?)```", README, re.S)
+    for line in block.splitlines()
+    for part in line.split("&&")
+    if part.strip().startswith(("python train.py", "python sample.py", "python benchmarks/"))
+]
+
+
+def test_commands_are_found():
+    assert len(COMMANDS) >= 3
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_flag_of_a_command_exists(command):
+    """--help lists each flag that the README uses."""
+    _, script, *flags = shlex.split(command, comments=True)
+    done = subprocess.run([sys.executable, script, "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for flag in flags:
+        if flag.startswith("--"):
+            assert re.search(rf"{flag}\b", done.stdout), f"{script} has no {flag}"
