@@ -3,6 +3,8 @@
     python train.py                          the atlas, a small world of facts: about a minute and a half
     python train.py --data input.txt         any text file in UTF-8
     python train.py --resume runs/atlas      go on with a run that was stopped
+    python train.py --init-from runs/atlas --tables-only --data new_facts.txt --save-patch patch.safetensors
+                                             teach a trained model more, by changing table rows alone
 
 Progress goes to stderr, what the model learned to stdout, everything to keep to a folder in runs/.
 """
@@ -10,6 +12,7 @@ Progress goes to stderr, what the model learned to stdout, everything to keep to
 import argparse
 import contextlib
 import json
+import math
 import re
 import signal
 import sys
@@ -20,11 +23,15 @@ from pathlib import Path
 from ministem.cli import fail, say, user_errors
 
 DEFAULTS = dict(
-    data="atlas", out=None, tokenizer="bpe", vocab_size=1024, seed=0,
+    data="atlas", out=None, tokenizer="bpe", vocab_size=2048, seed=0,
     dim=128, layers=4, heads=4, kv_heads=None, ffn_dim=None, context=64, stem_layers="all", ffn="stem",
-    steps=600, batch=32, lr=3e-3, warmup=50, weight_decay=0.1, table_lr=1.0, clip=1.0,
-    eval_every=100, device="cpu", threads=None, resume=None,
+    steps=1200, batch=16, lr=3e-3, warmup=50, weight_decay=0.1, table_lr=2.0, clip=1.0,
+    eval_every=200, device="cpu", threads=None, resume=None,
+    init_from=None, tables_only=False, rows=None, save_patch=None,
 )  # fmt: skip
+
+# what --init-from takes over from the run it starts from
+SHAPE = "tokenizer vocab_size dim layers heads kv_heads ffn_dim context stem_layers ffn".split()
 
 
 def main():
@@ -36,10 +43,17 @@ def main():
 
         like = backend.device_array(args.device)  # `like` stands for the device: arrays are made like it
         corpus = data.load_corpus(args.data, args.seed)
+        if args.tables_only and not corpus.questions:  # a tenth for validation would be facts left untaught
+            corpus = replace(corpus, train=corpus.train + corpus.val, val=corpus.train + corpus.val)
+        base = patch_base(args, like) if args.save_patch else None
         run = resumed_run(args, corpus, like) if args.resume else new_run(args, corpus, like)
 
-    train(args, run, corpus, like)
-    show_recall(run, corpus) if corpus.questions else show_sample(run, corpus, args.seed)
+    with user_errors(MemoryError):
+        train(args, run, corpus, like)
+    with user_errors():
+        if base:
+            save_patch(args, base, run)
+        show_recall(run, corpus) if corpus.questions else show_sample(run, corpus, args.seed)
 
 
 def new_run(args, corpus, like):
@@ -49,17 +63,23 @@ def new_run(args, corpus, like):
     from ministem.tables import Tables
     from ministem.tokenizer import Tokenizer, train_bpe
 
-    if args.tokenizer == "bpe":
+    base = checkpoint.load_checkpoint(args.init_from, like) if args.init_from else None
+    if base:
+        args.init_from = str(base.folder / f"step-{base.step:06d}")  # this very one, even if it trains on
+        tokenizer = base.tokenizer
+    elif args.tokenizer == "bpe":
         say("training the tokenizer ...")
         tokenizer = train_bpe(corpus.train, args.vocab_size, corpus.names)
     else:
         tokenizer = Tokenizer.stock(args.tokenizer)
-    config = Config(
+    config = base.config if base else Config(
         tokenizer.n_vocab, args.dim, args.layers, args.heads, args.kv_heads, args.ffn_dim, args.context,
         parse_stem_layers(args.stem_layers, args.layers), args.ffn,
     )  # fmt: skip
-    encode(corpus, tokenizer, config)  # too short a text is refused before anything is written
-    params, tables = init_params(config, args.seed)
+    # too short a text is refused before anything is written, and rows that it does not have
+    train_ids, _ = encode(corpus, tokenizer, config, args.tables_only)
+    trainable_rows(args, tokenizer, config, train_ids)
+    params, tables = (base.params, base.tables) if base else init_params(config, args.seed)
     params = {name: backend.upload(p, like) for name, p in params.items()}
     tables = Tables({name: backend.upload(tables[name], like) for name in tables.names})
     folder = Path(args.out) if args.out else unused_folder(corpus.name)
@@ -73,20 +93,30 @@ def resumed_run(args, corpus, like):
     from ministem import checkpoint
 
     run = checkpoint.load_checkpoint(args.resume, like, with_moments=True)
-    if run.state["corpus"] != corpus.hash:
+    if run.state.get("corpus") != corpus.hash:
         raise ValueError(f"{args.data} has changed since {args.resume} was trained on it")
     metrics = run.folder / "metrics.jsonl"
     if metrics.exists():  # later lines will be written again; half a line is what a kill leaves
-        lines = [line + "\n" for line in metrics.read_text("utf-8").splitlines() if line.endswith("}")]
-        metrics.write_text("".join(line for line in lines if json.loads(line)["step"] <= run.step), "utf-8")
+        lines = [line + "\n" for line in metrics.read_text("utf-8", "replace").splitlines()]
+        checkpoint.write_text(metrics, "".join(line for line in lines if step_of(line) <= run.step))
     return run
 
 
-def encode(corpus, tokenizer, config):
-    """-> token ids of the training and of the validation text."""
+def step_of(line):
+    """The step of a line of metrics.jsonl; of a broken line, a step that never comes."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
+        return math.inf
+
+
+def encode(corpus, tokenizer, config, repeat=False):
+    """-> token ids of the training and of the validation text. repeat: a short text starts again."""
     import numpy as np
 
     ids = [np.array(tokenizer.encode(text), dtype="int32") for text in (corpus.train, corpus.val)]
+    if repeat and len(ids[0]):
+        ids[0] = np.resize(ids[0], max(len(ids[0]), config.context + 1))
     for name, part, need in zip(("training", "validation"), ids, (config.context + 1, 2), strict=True):
         if len(part) < need:
             raise ValueError(
@@ -98,13 +128,16 @@ def encode(corpus, tokenizer, config):
 
 def train(args, run, corpus, like):
     """The training loop, from run.step to args.steps."""
-    from ministem import backend, checkpoint, data, measure
+    import numpy as np
+
+    from ministem import backend, checkpoint, data, edit, measure
     from ministem.model import loss_and_grads
     from ministem.optim import AdamW, cosine_schedule
 
     config, params, tables = run.config, run.params, run.tables
     threads = args.threads or backend.available_cores()
-    train_ids, val_ids = encode(corpus, run.tokenizer, config)
+    train_ids, val_ids = encode(corpus, run.tokenizer, config, args.tables_only)
+    trainable = trainable_rows(args, run.tokenizer, config, train_ids)
     bytes_per_token = len(corpus.val.encode()) / len(val_ids)
     describe(args, run, corpus, train_ids, val_ids, threads)
     backend.keep_freed_memory()
@@ -116,24 +149,31 @@ def train(args, run, corpus, like):
         optimizer.load(run.moments, run.step)
         run.moments = None
     losses = run.state.get("losses", [])  # since the last log line
-    stop, since = StopSignals(), (time.perf_counter(), run.step)
+    since = time.perf_counter(), run.step
 
     def save():
         run.state = dict(corpus=corpus.hash, losses=losses)
         with user_errors():
             checkpoint.save_checkpoint(run, optimizer)
 
-    with progress_bar(args.steps, run.step) as bar, backend.blas_threads(threads):
+    def blown_up(what):
+        last = (checkpoint.step_folders(run.folder) or ["there is none"])[-1]
+        fail(f"{what}: not kept. Lower --lr (or --table-lr). The last good checkpoint: {last}")
+
+    quiet = np.errstate(all="ignore")  # numbers that are not finite are looked for, below
+    bar, blas = progress_bar(args.steps, run.step), backend.blas_threads(threads)
+    with StopSignals() as stop, bar as bar, blas, quiet:
         while run.step < args.steps and not stop.asked:
             optimizer.lr = cosine_schedule(run.step + 1, args.steps, args.lr, args.warmup)
             ids, targets = data.draw_batch(train_ids, args.batch, config.context, args.seed, run.step)
             batch = tables.fetch(ids)
             loss, grads = loss_and_grads(params, config, batch, backend.upload(targets, like), threads)
+            if args.tables_only:
+                grads = edit.only_tables(grads, trainable)
             try:
                 optimizer.step(params, tables, grads)
             except FloatingPointError as error:
-                last = (checkpoint.step_folders(run.folder) or ["there is none"])[-1]
-                fail(f"{error}: nothing was updated. Lower --lr. The last good checkpoint: {last}")
+                blown_up(error)
             losses.append(float(loss))
             run.step += 1
             bar.update()
@@ -142,6 +182,8 @@ def train(args, run, corpus, like):
                 seconds, steps = time.perf_counter() - since[0], run.step - since[1]
                 limit = None if run.step == args.steps else 20 * ids.size
                 val_loss = measure.evaluate(run, val_ids, args.batch, limit)
+                if not math.isfinite(val_loss):
+                    blown_up(f"the validation loss is {val_loss} at step {run.step}")
                 metrics = dict(
                     step=run.step, train_loss=sum(losses) / len(losses), val_loss=val_loss,
                     val_nats_per_byte=val_loss / bytes_per_token, lr=optimizer.lr, rows=len(batch.rows),
@@ -153,15 +195,53 @@ def train(args, run, corpus, like):
                         V=config.vocab_size, **metrics
                     )
                 )
-                with open(run.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+                with user_errors(), open(run.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
                     file.write(json.dumps(metrics) + "\n")
                 losses = []
                 save()
                 since = time.perf_counter(), run.step
     if run.step < args.steps:
-        save()
+        if losses:  # else this step has just been saved
+            save()
         say(f"stopped and saved at step {run.step}. To go on: python train.py --resume {run.folder}")
         sys.exit(128 + stop.asked)
+
+
+def trainable_rows(args, tokenizer, config, train_ids):
+    """--rows "Spain,Peru" -> the ids of the names' tokens, whose rows may move. None: all rows may."""
+    from ministem import edit
+    from ministem.model import shapes
+
+    if args.tables_only and len(shapes(config)[1]) == 1:
+        raise ValueError("--tables-only: this model has no tables but the token embedding")
+    if not args.rows:
+        return None
+    spelled = {name.strip(): edit.spelling(tokenizer, name) for name in args.rows.split(",")}
+    for name, ids in spelled.items():
+        if not set(ids) <= set(train_ids.tolist()):
+            raise ValueError(f"--rows: {name!r} is not in {args.data}, so its rows would not move")
+    return sorted({id for ids in spelled.values() for id in ids})
+
+
+def patch_base(args, like):
+    """What --save-patch will compare with -> Run. A refusal after the training would come late."""
+    from ministem import checkpoint
+
+    target = Path(args.save_patch)
+    if not target.parent.is_dir() or target.is_dir():
+        raise ValueError(f"--save-patch {target}: not a file in a folder that is there")
+    return checkpoint.load_checkpoint(args.init_from, like)
+
+
+def save_patch(args, base, run):
+    """The rows that the training has moved, to a file."""
+    from ministem.edit import Patch, fingerprint
+
+    patch = Patch.between(base.tables, run.tables, **fingerprint(base))
+    patch.save(args.save_patch)
+    tokens, size = len(patch.describe(run.tokenizer)), Path(args.save_patch).stat().st_size
+    say(f"patch      {args.save_patch}: {size:,} bytes, rows of {tokens} tokens, {len(patch.changes)} tables")
+    say(f"next: python sample.py --run {base.folder} --patch {args.save_patch} --prompt ...")
 
 
 def parse_arguments():
@@ -201,18 +281,48 @@ def parse_arguments():
     group = parser.add_argument_group("the run")
     option("out", "run folder (default: runs/ and the data's name)")
     option("resume", "run folder to go on with, as it was set up (only --device and --threads may differ)")
+    option("init_from", "run folder to start from: its weights, vocabulary and shape, on --data")
+    group.add_argument("--tables-only", help="with --init-from: only STEM tables learn", action="store_true")
+    option("rows", "with --tables-only: only the rows of these names, like Spain,Peru")
+    option("save_patch", "with --tables-only: file for the rows that moved, see sample.py --patch")
     option("device", "cpu or gpu", choices=("cpu", "gpu"))
     option("threads", "parts that a batch is split into, a core for each (default: all)", whole(1))
     given = vars(parser.parse_args())
-    if "resume" not in given:
+    for name, needs in dict(tables_only="init_from", rows="tables_only", save_patch="tables_only").items():
+        if name in given and needs not in given and "resume" not in given:
+            flags = ["--" + n.replace("_", "-") for n in (name, needs)]
+            raise ValueError("{} is for use with {}".format(*flags))
+    if "resume" not in given and "init_from" not in given:
         return argparse.Namespace(**DEFAULTS | given)
-    from ministem.checkpoint import read_json
-
+    if "init_from" in given and "resume" not in given:
+        folder = Path(given["init_from"])
+        folder = folder.parent if folder.name.startswith("step-") else folder
+        settings = DEFAULTS | saved_settings(parser, folder)
+        settings = {name: settings[name] for name in SHAPE}
+        for name in SHAPE:
+            if given.get(name, settings[name]) != settings[name]:
+                flag, its_own = "--" + name.replace("_", "-"), settings[name]
+                raise ValueError(f"{flag} {given[name]}: {folder} has {its_own}, and --init-from keeps it")
+        return argparse.Namespace(**DEFAULTS | settings | given)
     for name in given.keys() - {"resume", "device", "threads"}:
         flag = "--" + name.replace("_", "-")
         raise ValueError(f"--resume goes on with the run's own settings: leave out {flag}, or start anew")
-    settings = read_json(Path(given["resume"]) / "config.json").get("settings", {})
-    return argparse.Namespace(**DEFAULTS | settings | given)
+    return argparse.Namespace(**DEFAULTS | saved_settings(parser, given["resume"]) | given)
+
+
+def saved_settings(parser, folder):
+    """The settings in a run's config.json, read as if they had been typed: nonsense is refused alike."""
+    from ministem.checkpoint import read_json
+
+    settings = read_json(Path(folder) / "config.json").get("settings")
+    if not isinstance(settings, dict):
+        raise ValueError(f"{folder}/config.json is damaged: it has no settings")
+    flags = []
+    for name, value in settings.items():
+        flag = "--" + name.replace("_", "-")
+        if value is not None and value is not False:  # 0 is a value
+            flags.append(flag if value is True else f"{flag}={value}")
+    return vars(parser.parse_args(flags))
 
 
 def whole(least):
@@ -247,7 +357,7 @@ def parse_stem_layers(text, n):
     every = {"all": range(n), "none": (), "1/2": range(1, n, 2), "1/3": range(1, n, 3)}
     if text in every:
         return tuple(every[text])
-    if not re.fullmatch(r"\d+(,\d+)*", text):
+    if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", text):
         raise ValueError(f"--stem-layers is one of {', '.join(every)}, or numbers like 1,3; got {text!r}")
     return tuple(int(i) for i in text.split(","))
 
@@ -281,18 +391,23 @@ def describe(args, run, corpus, train_ids, val_ids, threads):
 
 
 class StopSignals:
-    """Ctrl-C or a termination signal asks the loop to stop after its step; a second one ends at once."""
+    """Inside: Ctrl-C or SIGTERM asks the loop to stop after its step; a second one ends it at once."""
 
-    def __init__(self):
-        self.asked = 0
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self.ask)
+    asked = 0
+
+    def __enter__(self):
+        self.before = {number: signal.signal(number, self.ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
 
     def ask(self, number, frame):
         self.asked = number
         say("\nstopping after this step ...")
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in self.before:
             signal.signal(number, signal.SIG_DFL)
+
+    def __exit__(self, *error):
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -300,10 +415,9 @@ def progress_bar(steps, done):
     """tqdm on a terminal; when piped, only the log lines."""
     from tqdm import tqdm
 
-    with tqdm(
-        total=steps, initial=done, disable=not sys.stderr.isatty(), unit="step", leave=False
-    ) as bar:
-        bar.log = lambda line: tqdm.write(line, file=sys.stderr)
+    silent = not sys.stderr.isatty()
+    with tqdm(total=steps, initial=done, disable=silent, unit="step", leave=False) as bar:
+        bar.log = lambda line: say(line) if bar.disable else tqdm.write(line, file=sys.stderr)
         yield bar
 
 

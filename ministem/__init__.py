@@ -9,6 +9,7 @@ _HOME = {
     "cosine_schedule": "optim", "train_bpe": "tokenizer", "Tokenizer": "tokenizer",
     "StreamDecoder": "tokenizer", "generate": "generate", "save_checkpoint": "checkpoint",
     "load_checkpoint": "checkpoint", "to_lingua": "lingua", "from_lingua": "lingua",
+    "Patch": "edit",
 }  # fmt: skip
 __all__ = list(_HOME)
 

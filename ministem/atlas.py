@@ -144,17 +144,18 @@ def askable(template):
     return template.endswith(" {answer}.")
 
 
-def corpus(seed):
+def corpus(seed, told=None):
     """seed -> (training text, withheld questions); the same seed gives the same split.
 
-    Each asked fact loses WITHHELD of its askable sentences to the questions; all other sentences
-    stand in the text exactly once, shuffled, one a line.
+    told: the facts to tell, all by default (a smaller world, or an invented one). Each asked fact
+    loses WITHHELD of its askable sentences to the questions; all other sentences stand in the text
+    exactly once, shuffled, one a line.
     """
     import random
 
     rng = random.Random(seed)
     lines, withheld = [], []
-    for country, relation, answer in facts():
+    for country, relation, answer in facts() if told is None else told:
         pool = [t for t in TEMPLATES[relation] if askable(t)]
         held = rng.sample(pool, WITHHELD) if relation in ASKED else []
         kept = [t for t in TEMPLATES[relation] if t not in held]

@@ -33,9 +33,7 @@ def sum_rows(values, slot, n_rows):
     adding each into its row in a fixed order. (`out[slot] += values` would lose repeated tokens.)"""
     values, slot = values.reshape(-1, values.shape[-1]), slot.reshape(-1)
     if isinstance(values, np.ndarray):
-        from scipy.sparse import (
-            csc_array,
-        )  # here, since importing it takes as long as importing numpy thrice
+        from scipy.sparse import csc_array  # here, since importing it takes as long as importing numpy thrice
 
         ones, column_starts = np.ones(len(slot), values.dtype), np.arange(len(slot) + 1)
         return csc_array((ones, slot, column_starts), shape=(n_rows, len(slot))) @ values
@@ -67,9 +65,7 @@ def device_array(device):
 
         cupy.cuda.runtime.getDeviceCount()  # raises with a status; is_available() would hide why
         probe = cupy.ones((2, 2), dtype="float32")
-        float(
-            (probe @ probe + 1).sum()
-        )  # loads the libraries, compiles one kernel, copies one number back
+        float((probe @ probe + 1).sum())  # loads the libraries, compiles a kernel, copies one number back
         return cupy.empty(0, dtype="float32")
     except ModuleNotFoundError as error:
         if error.name == "cupy":
@@ -85,8 +81,14 @@ def device_array(device):
 
 
 def available_cores():
-    """Cores this process may use (a container or taskset may allow fewer than the machine has)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may use: taskset and containers may allow fewer than the machine has."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:  # Linux: how much time per period, for instance
+            quota, period = map(int, file.read().split())  # "150000 100000" is one core and a half
+    except (OSError, ValueError):  # no such file, or "max 100000": no limit
+        return cores
+    return max(1, min(cores, -(-quota // period)))
 
 
 @functools.cache
@@ -112,9 +114,7 @@ def parallel(tasks, threads):
     """Call the functions in `tasks`, up to `threads` at a time -> their results, in order."""
     if threads == 1 or len(tasks) == 1:
         return [task() for task in tasks]
-    with blas_threads(
-        1
-    ):  # the tasks share the cores; a product that takes all of them would be in the way
+    with blas_threads(1):  # the tasks share the cores: a product that takes all of them is in the way
         return list(_pool(threads).map(lambda task: task(), tasks))
 
 
@@ -131,9 +131,5 @@ def keep_freed_memory():
             mallopt = ctypes.CDLL("libc.so.6").mallopt
         except (OSError, AttributeError):
             return
-        mallopt(
-            -1, 1 << 30
-        )  # M_TRIM_THRESHOLD: give back only when a gigabyte lies free at the top
-        mallopt(
-            -3, 1 << 30
-        )  # M_MMAP_THRESHOLD: take arrays from the heap, not as mappings of their own
+        mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD: give back only what lies free beyond a gigabyte
+        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: take arrays from the heap, not as mappings of their own

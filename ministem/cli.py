@@ -4,13 +4,17 @@ import contextlib
 import os
 import sys
 
+for name in ("stdin", "stdout", "stderr"):
+    if getattr(sys, name) is None:  # closed by the shell: what goes there goes nowhere
+        setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))
 for stream in (sys.stdout, sys.stderr):  # a terminal that is not UTF-8 gets ? for what it cannot show
     stream.reconfigure(errors="replace")
 
 
 def say(line=""):
     """Everything that is not a result goes to stderr, so that stdout can be piped."""
-    print(line, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # nobody reads it: no reason to stop working
+        print(line, file=sys.stderr, flush=True)
 
 
 def fail(message):
@@ -20,16 +24,21 @@ def fail(message):
 
 
 @contextlib.contextmanager
-def user_errors():
-    """Inside: a ValueError or OSError is the user's to mend, and is shown as one line, not as a traceback.
+def user_errors(*kinds):
+    """Inside: what the user can mend is shown as one line, not as a traceback.
 
-    Wrap only what handles flags, files and prompts: elsewhere these errors are defects of ours."""
+    kinds: the exceptions that are the user's, by default those of flags, files and prompts (ValueError,
+    OSError). In the midst of a computation these would be defects of ours: there, name less."""
     try:
         yield
     except BrokenPipeError:  # `| head -1`: nobody reads any more, and that is fine
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except OSError as error:
-        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except ValueError as error:
-        fail(" ".join(str(error).split()))
+    except KeyboardInterrupt:
+        say()
+        sys.exit(130)
+    except MemoryError:
+        fail("not enough memory: make --dim, --layers, --ffn-dim, --vocab-size, --context or --batch smaller")
+    except kinds if kinds else (ValueError, OSError) as error:  # noqa: B030
+        what = f"{error.filename}: {error.strerror}" if getattr(error, "filename", None) else str(error)
+        fail(" ".join(what.split()))

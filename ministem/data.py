@@ -59,6 +59,8 @@ def read_text(path):
             data = file.read()
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    if data.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        raise ValueError(f"{path} is UTF-32; convert it first: iconv -f UTF-32 -t UTF-8")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ValueError(f"{path} is UTF-16; convert it first: iconv -f UTF-16 -t UTF-8")
     try:

@@ -11,12 +11,14 @@ from .model import KVCache, linear_forward, trunk_forward
 
 
 def generate(params, tables, config, ids, max_new_tokens, temperature=1.0, top_k=None, top_p=None,
-             seed=0, cached=True):  # fmt: skip
+             seed=0, cached=True, override=None):  # fmt: skip
     """Continue ids (a non-empty list) -> yields up to max_new_tokens new ids, one by one.
 
     temperature 0 takes the likeliest token each time. top_k keeps the k likeliest tokens; top_p the
     smallest set of likeliest tokens whose probabilities reach top_p. Same seed, same ids.
-    cached=False computes every position anew for each token: slow, and the test that the cache is right."""
+    cached=False computes every position anew for each token: slow, and the test that the cache is right.
+    override: a function (batch, place of its first token in the text) -> batch, called on what is fetched
+    (edit.while_generating)."""
     if not len(ids):
         raise ValueError("nothing to continue: the prompt has no tokens")
     rng, ids, cache, cache_start = np.random.default_rng(seed), list(ids), None, None
@@ -24,7 +26,10 @@ def generate(params, tables, config, ids, max_new_tokens, temperature=1.0, top_k
         start, new = window_start(len(ids), config.context), ids[-1:]
         if start != cache_start or not cached:
             cache, cache_start, new = KVCache(config, 1, like=params["head"]), start, ids[start:]
-        x, _ = trunk_forward(params, config, tables.fetch([new]), cache)
+        batch = tables.fetch([new])
+        if override:
+            batch = override(batch, len(ids) - len(new))
+        x, _ = trunk_forward(params, config, batch, cache)
         logits = download(linear_forward(x[:, -1:], params["head"])[0])[0, 0]
         ids.append(sample(logits, temperature, top_k, top_p, rng))
         yield ids[-1]
@@ -47,16 +52,19 @@ def sample(logits, temperature, top_k, top_p, rng):
         raise ValueError(f"top_k must be >= 1, got {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must be > 0 and <= 1, got {top_p}")
+    if not np.isfinite(logits.max()):
+        raise ValueError("the model's scores are not finite numbers: it did not survive its training")
     if temperature == 0:
         return int(logits.argmax())
-    order = np.argsort(-logits, kind="stable")  # likeliest first; of equals, the smaller id
-    scores = (logits[order].astype("float64") - logits[order[0]]) / temperature
-    p = np.exp(scores)
-    if top_k is not None:
-        p = p[:top_k]
-    p /= p.sum()
+    order = np.arange(len(logits))  # the ids to choose from
+    if top_k is not None and top_k < len(logits):  # the k-th largest is the limit: no need to sort all
+        order = np.flatnonzero(logits >= np.partition(logits, -top_k)[-top_k])
+    if top_k is not None or top_p is not None:
+        order = order[np.argsort(-logits[order], kind="stable")][:top_k]  # likeliest first, ties by id
+    p = np.exp((logits[order].astype("float64") - logits.max()) / temperature)
     if top_p is not None:
-        # the token that crosses top_p stays: keep those before which less than top_p has been reached
-        p = p[np.cumsum(p) - p < top_p]
         p /= p.sum()
-    return int(order[rng.choice(len(p), p=p)])
+        # the token that crosses top_p stays: keep those before which less than top_p was reached
+        p = p[np.cumsum(p) - p < top_p]
+    reached = np.cumsum(p)
+    return int(order[np.searchsorted(reached, rng.random() * reached[-1], side="right")])

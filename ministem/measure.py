@@ -1,9 +1,11 @@
 """Counting and judging: parameters, FLOPs and memory of a configuration; loss and recall of a model."""
 
+import random
 from dataclasses import dataclass
 
 import numpy as np
 
+from . import edit
 from .backend import download, upload
 from .data import windows_in_order
 from .generate import generate
@@ -14,9 +16,7 @@ from .model import forward, head_loss_forward, shapes, trunk_forward
 class Count:
     total: int  # all parameters, every table row included
     active: int  # parameters that one token's forward pass uses: of each table a single row
-    flops: (
-        int  # forward FLOPs per token at a full context, 2 per multiply-add, matrix products only
-    )
+    flops: int  # forward FLOPs per token at a full context, 2 per multiply-add, matrix products only
     train_bytes: int  # float32: parameters, two moments, gradients of what is dense
 
 
@@ -28,9 +28,8 @@ def count(config):
     active = n_dense + sum(row for _, row in tables.values())
     products = sum(int(np.prod(s)) for s in dense.values() if len(s) == 2)
     attention = 2 * config.n_layers * config.context * config.dim
-    return Count(
-        n_dense + n_tables, active, 2 * (products + attention), 16 * n_dense + 12 * n_tables
-    )
+    bytes_kept = 16 * n_dense + 12 * n_tables
+    return Count(n_dense + n_tables, active, 2 * (products + attention), bytes_kept)
 
 
 def evaluate(run, ids, B, limit=None):
@@ -38,7 +37,7 @@ def evaluate(run, ids, B, limit=None):
     total, n = 0.0, 0
     for inputs, targets in windows_in_order(ids, B, run.config.context, limit):
         x, _ = trunk_forward(run.params, run.config, run.tables.fetch(inputs))
-        loss, _ = head_loss_forward(x, run.params["head"], upload(targets, like=x))
+        loss, _ = head_loss_forward(x, run.params["head"], upload(targets, like=x), grads=False)
         total, n = total + float(loss) * targets.size, n + targets.size
     return total / n
 
@@ -59,23 +58,119 @@ def recall(run, questions, B=64):
 
     Right means the whole answer and its full stop, greedily. That is the case exactly if each of its
     tokens is the likeliest one after the right ones before it, so one pass over the sentence tells."""
-    right = [False] * len(questions)
-    encoded = []
-    for q in questions:
-        prompt, ids = run.tokenizer.encode(q.prompt), run.tokenizer.encode(q.text)
-        assert ids[: len(prompt)] == prompt, f"{q.prompt!r} and its answer share a token"
-        encoded.append((ids, len(prompt)))
-    by_length = sorted(range(len(questions)), key=lambda j: len(encoded[j][0]))
-    for i in range(0, len(by_length), B):
-        group = by_length[i : i + B]
-        inputs = np.zeros((len(group), len(encoded[group[-1]][0])), int)  # short ones end in padding,
-        for row, j in zip(inputs, group, strict=True):  # which no earlier position can see
-            row[: len(encoded[j][0])] = encoded[j][0]
-        logits = forward(run.params, run.config, run.tables.fetch(inputs))
-        for row, j in zip(download(logits.argmax(-1)), group, strict=True):
-            ids, n = encoded[j]
-            right[j] = row[n - 1 : len(ids) - 1].tolist() == ids[n:]
+    sentences = [sentence(run.tokenizer, q.prompt, q.answer) for q in questions]
+    right = recites(run, sentences, B=B)
     answers = {q.relation: [] for q in questions}
     for q, ok in zip(questions, right, strict=True):
         answers[q.relation].append(ok)
     return {relation: sum(oks) / len(oks) for relation, oks in answers.items()}, right
+
+
+def sentence(tokenizer, prompt, answer):
+    """-> the ids of prompt, answer and full stop, and how many of them are the prompt's."""
+    before, ids = tokenizer.encode(prompt), tokenizer.encode(f"{prompt} {answer}.")
+    assert ids[: len(before)] == before, f"{prompt!r} and its answer share a token"
+    return ids, len(before)
+
+
+def batches(run, texts, changes=None, layers=None, B=64):
+    """Lists of ids, in groups of about one length -> yields which ones they are, and logits (B,T,V).
+
+    changes: for each text what it reads instead of its own rows, [(t, ids)] as from edit.plan."""
+    by_length = sorted(range(len(texts)), key=lambda j: len(texts[j]))
+    for i in range(0, len(by_length), B):
+        group = by_length[i : i + B]
+        inputs = np.zeros((len(group), len(texts[group[-1]])), int)  # short ones end in padding,
+        for row, j in zip(inputs, group, strict=True):  # which no earlier position can see
+            row[: len(texts[j])] = texts[j]
+        batch = run.tables.fetch(inputs)
+        if changes:
+            edits = [(b, t, ids) for b, j in enumerate(group) for t, ids in changes[j]]
+            batch = edit.override(batch, run.tables, edits, layers)
+        yield group, forward(run.params, run.config, batch)
+
+
+def recites(run, sentences, changes=None, layers=None, B=64):
+    """sentences: [(ids, how many are the prompt)] -> for each, whether the rest is what the model says."""
+    right = [False] * len(sentences)
+    for group, logits in batches(run, [ids for ids, _ in sentences], changes, layers, B):
+        for row, j in zip(download(logits.argmax(-1)), group, strict=True):
+            ids, n = sentences[j]
+            right[j] = row[n - 1 : len(ids) - 1].tolist() == ids[n:]
+    return right
+
+
+def go_on(run, prompts, changes=None, layers=None, max_new_tokens=16):
+    """prompts: lists of ids -> what the model says after each, up to the full stop (greedy, all at once)."""
+    texts, said = [list(ids) for ids in prompts], [""] * len(prompts)
+    for _ in range(max_new_tokens):
+        speaking = [j for j, text in enumerate(said) if "." not in text]
+        now = [changes[j] for j in speaking] if changes else None
+        for group, logits in batches(run, [texts[j] for j in speaking], now, layers):
+            for row, j in zip(download(logits.argmax(-1)), group, strict=True):
+                j = speaking[j]
+                texts[j].append(int(row[len(texts[j]) - 1]))
+                said[j] = run.tokenizer.decode(texts[j][len(prompts[j]) :])
+    return said
+
+
+def edit_rates(run, pairs, questions, how="auto", layers=None, write=False, others=8, seed=0):
+    """How often does an edit do what it should, and nothing else?
+
+    pairs: [("Spain", "Germany"), ...]; the first is made into the second. questions: atlas
+    questions, some for each country. write: False edits a prompt at a time (edit.plan), True writes into the
+    tables (edit.edit_rows) and puts them back. -> a dict of shares, each with how many were asked:
+      success      by relation, where the two countries differ: the answer is the second one's
+      by_length    success where the second name has as many tokens as the first, more of them, fewer
+      kept         where the two agree: the answer is still the right one
+      others       write only: of questions on other countries that were answered right, the share that still
+                   is (`others` of them for each pair). An override cannot touch them: they are other prompts
+      well_formed  what is said is some country's answer to that relation, and then a full stop"""
+    pairs, tokenizer, answers, known = list(dict.fromkeys(pairs)), run.tokenizer, {}, {}
+    for q in questions:
+        answers[q.country, q.relation] = q.answer
+        known.setdefault(q.relation, set()).add(q.answer)
+    asked = [(old, new, q) for old, new in pairs for q in questions if q.country == old]
+    due = [sentence(tokenizer, q.prompt, answers[new, q.relation]) for _, new, q in asked]
+    prompts = [ids[:n] for ids, n in due]
+    if not write:
+        changes = [edit.plan(tokenizer, q.prompt, [(old, new)], how) for old, new, q in asked]
+        right, stay = recites(run, due, changes, layers), []
+        wrong = [j for j, ok in enumerate(right) if not ok]
+        said = go_on(run, [prompts[j] for j in wrong], [changes[j] for j in wrong], layers)
+    else:
+        rng, right, said, stay = random.Random(seed), [], [], []
+        truth = [sentence(tokenizer, q.prompt, q.answer) for q in questions]
+        able = [j for j, ok in enumerate(recites(run, truth)) if ok]
+        for pair in pairs:
+            group = [j for j in range(len(asked)) if asked[j][:2] == pair]
+            elsewhere = [j for j in able if questions[j].country != pair[0]]
+            elsewhere = rng.sample(elsewhere, min(len(elsewhere), others))
+            patch = edit.edit_rows(run.tables, tokenizer, *pair, how, layers)
+            oks = recites(run, [due[j] for j in group] + [truth[j] for j in elsewhere])
+            right, stay = right + oks[: len(group)], stay + oks[len(group) :]
+            said += go_on(run, [prompts[j] for j in group if not right[j]])
+            patch.revert(run.tables)
+
+    said, success, lengths, kept, formed = iter(said), {}, {}, [], []
+    for (old, new, q), ok in zip(asked, right, strict=True):
+        if q.answer == answers[new, q.relation]:
+            kept.append(ok)
+        else:
+            n, m = (len(edit.spelling(tokenizer, name)) for name in (old, new))
+            case = "equal" if n == m else "longer" if m > n else "shorter"
+            success.setdefault(q.relation, []).append(ok)
+            lengths.setdefault(case, []).append(ok)
+        # what was right is well-formed; of the rest we have heard what was said
+        text = "" if ok else next(said)
+        formed.append(ok or ("." in text and text.split(".")[0].strip() in known[q.relation]))
+
+    def share(oks):
+        return {"share": sum(oks) / len(oks), "of": len(oks)} if oks else {"share": None, "of": 0}
+
+    success["all"] = sum(success.values(), [])
+    return dict(
+        success={relation: share(oks) for relation, oks in success.items()},
+        by_length={case: share(oks) for case, oks in sorted(lengths.items())},
+        kept=share(kept), others=share(stay), well_formed=share(formed),
+    )  # fmt: skip

@@ -70,9 +70,7 @@ def rope_rotations(start, T, D, theta, like):
 
     -> (T,D/2) complex, on `like`'s device and of its precision: exp(i * position * theta^(-2j/D))"""
     position = np.arange(start, start + T, dtype="float64")
-    speed = theta ** (
-        -np.arange(0, D, 2, dtype="float64") / D
-    )  # from one radian a step to almost none
+    speed = theta ** (-np.arange(0, D, 2, dtype="float64") / D)  # from a radian a step to almost none
     rotations = np.exp(1j * position[:, None] * speed).astype(_complex(like))
     return np.asarray(rotations, like=like)
 
@@ -151,11 +149,7 @@ def attention_backward(dout, cache):
     ds *= p
     dq = ds @ k * D**-0.5  # forward: q was scaled by D**-0.5 ...
     dk = ds.swapaxes(2, 3) @ q  # ... and this q has the scale in it
-    dq, dk, dv = (
-        join_heads(dq, T),
-        join_heads(dk, T),
-        join_heads(dv, T),
-    )  # (B,T,H,D), (B,T,K,D) twice
+    dq, dk, dv = (join_heads(d, T) for d in (dq, dk, dv))  # (B,T,H,D), (B,T,K,D) twice
     dqk = rope_backward(np.concatenate([dq, dk], axis=2), rot)
     dqkv = np.concatenate([dqk, dv], axis=2).reshape(B, T, -1)
     dx, dwqkv = linear_backward(dqkv, proj)
@@ -300,6 +294,7 @@ def head_loss_forward(x, head, targets, chunk=256, grads=True):
         np.put_along_axis(e, t, np.take_along_axis(e, t, 1) - z, 1)
         dx[i : i + chunk] = (e @ head.T) / (z * N)
         dhead += (xc / (z * N)).T @ e
+        del e  # or it would still be there beside the next chunk's
     return loss / N, (dx.reshape(x.shape), dhead) if grads else None
 
 
@@ -338,6 +333,8 @@ class Config:
             size = getattr(self, name)
             if type(size) is not int or size < 1:
                 raise ValueError(f"{name} must be a whole number >= 1, got {size}")
+        if L > 1000:
+            raise ValueError(f"n_layers must be at most 1000, got {L}")
         layers = range(L) if self.stem_layers is None else sorted(set(self.stem_layers))
         object.__setattr__(self, "stem_layers", tuple(layers))
         K, D = self.n_kv_heads, C // H
@@ -346,7 +343,7 @@ class Config:
             (D % 2, f"the head width dim / n_heads = {C} / {H} = {D} must be even: RoPE turns pairs"),
             (H % K, f"n_heads {H} does not divide into n_kv_heads {K}"),
             (self.ffn not in FFN, f"ffn {self.ffn!r} is not one of {', '.join(FFN)}"),
-            (not set(layers) <= set(range(L)), f"stem_layers {layers} must be among the layers 0..{L - 1}"),
+            (any(i not in range(L) for i in layers), f"stem_layers {layers} are not all in 0..{L - 1}"),
             (not self.norm_eps > 0, f"norm_eps must be > 0, got {self.norm_eps}"),
             (not self.rope_theta > 0, f"rope_theta must be > 0, got {self.rope_theta}"),
         ):
@@ -476,8 +473,9 @@ def loss_and_grads(params, config, batch, targets, threads=1):
     -> loss (), grads: an array for each dense parameter, a RowSparse for each table.
     threads > 1 splits the batch: NumPy lets go of the interpreter lock inside every operation, so each
     part runs on its own core, and the parts' gradients are added in order (same threads, same bits)."""
-    B = len(targets)
-    n = min(threads, B)
+    B, n = len(targets), min(threads, len(targets))
+    if targets.shape != batch.slots["embed"].shape:
+        raise ValueError(f"targets {targets.shape} do not fit ids {batch.slots['embed'].shape}")
 
     def part(j):
         start, stop = B * j // n, B * (j + 1) // n
@@ -485,6 +483,7 @@ def loss_and_grads(params, config, batch, targets, threads=1):
         loss, head = head_loss_forward(x, params["head"], targets[start:stop])
         weight = (stop - start) / B  # the batch's mean is the weighted mean of the parts' means
         dx, dhead = head_loss_backward(weight, head)
+        del head
         return loss * weight, trunk_backward(dx, config, cache) | {"head": dhead}
 
     (loss, grads), *others = parallel([partial(part, j) for j in range(n)], threads)

@@ -14,9 +14,7 @@ import numpy as np
 from . import backend
 from .tables import RowSparse, Tables
 
-PIECE = (
-    1 << 16
-)  # numbers updated at a time: they, their gradients and moments stay in a core's cache
+PIECE = 1 << 16  # numbers updated at a time: they, their gradients and moments stay in a core's cache
 
 
 def cosine_schedule(step, steps, lr, warmup=0, floor=0.1):
@@ -95,20 +93,19 @@ class AdamW:
             decay = self.weight_decay if params[name].ndim == 2 else 0.0
             adamw(p, g, m, v, lr=self.lr, decay=decay, **hyper)
 
-        def update_rows(name):
-            rows, kept = grads[name].rows, (tables, self.table_m, self.table_v)
+        def update_rows(name, i, j):
+            rows, g = grads[name].rows[i:j], grads[name].values[i:j]
+            kept = (tables, self.table_m, self.table_v)
             p, m, v = (table.read(name, rows) for table in kept)
-            adamw(p, grads[name].values, m, v, lr=self.lr * self.table_lr, decay=0.0, **hyper)
+            adamw(p, g, m, v, lr=self.lr * self.table_lr, decay=0.0, **hyper)
             for table, values in zip(kept, (p, m, v), strict=True):
                 table.write(name, rows, values)
 
         tasks = []
         for name, grad in grads.items():
-            if isinstance(grad, RowSparse):
-                tasks.append(partial(update_rows, name))
-            else:
-                n = max(1, PIECE * len(grad) // grad.size)
-                tasks += [partial(update_dense, name, i, i + n) for i in range(0, len(grad), n)]
+            update, g = (update_rows, grad.values) if isinstance(grad, RowSparse) else (update_dense, grad)
+            n = max(1, PIECE * len(g) // g.size)
+            tasks += [partial(update, name, i, i + n) for i in range(0, len(g), n)]
         backend.parallel(tasks, self.threads)
         return norm
 

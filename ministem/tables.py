@@ -41,9 +41,7 @@ class Batch:
     """What the model needs of the tables to process ids (B,T)."""
 
     rows: np.ndarray  # (U,) int, the distinct ids, sorted; on the host
-    slots: (
-        dict  # table name -> (B,T) int: position (b,t) reads row slots[name][b,t] of blocks[name]
-    )
+    slots: dict  # table name -> (B,T) int: position (b,t) reads row slots[name][b,t] of blocks[name]
     blocks: dict  # table name -> (U,·) array on the model's device; row j is that of token rows[j]
 
     def part(self, start, stop):
@@ -67,7 +65,7 @@ class Tables:
 
     def read(self, name, rows):
         """-> (U,·): a copy of these rows, on the model's device."""
-        return self.arrays[name][backend.upload(rows, like=self.arrays[name])]
+        return self.arrays[name].take(backend.upload(rows, like=self.arrays[name]), axis=0)
 
     def write(self, name, rows, values):
         """Put values (U,·) into these rows. `rows` must be distinct."""
@@ -80,9 +78,7 @@ class Tables:
         ids = np.asarray(ids)
         V = len(self.arrays["embed"])
         if ids.ndim != 2 or ids.dtype.kind not in "iu" or not ids.size:
-            raise ValueError(
-                f"ids must be whole numbers of shape (B,T), got {ids.dtype} {ids.shape}"
-            )
+            raise ValueError(f"ids must be whole numbers of shape (B,T), got {ids.dtype} {ids.shape}")
         if ids.min() < 0 or ids.max() >= V:
             bad = ids.min() if ids.min() < 0 else ids.max()
             raise ValueError(f"token id {bad} is outside the vocabulary of {V} tokens")

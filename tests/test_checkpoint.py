@@ -159,3 +159,53 @@ def test_the_newest_run_is_that_with_the_youngest_checkpoint(tmp_path):
         stamp = 1e9 - age
         os.utime(tmp_path / name / "step-000001", (stamp, stamp))
     assert newest_run(tmp_path).name == "b"
+
+
+def test_steps_are_ordered_as_numbers(tmp_path):
+    """As names, step-1000000 would come before step-999999, and would be removed as the oldest."""
+    make_run(tmp_path / "run", (999_998, 999_999, 1_000_000))
+    assert [f.name for f in step_folders(tmp_path / "run")] == ["step-999999", "step-1000000"]
+    assert load_checkpoint(tmp_path / "run", CPU).step == 1_000_000
+
+
+def test_what_a_kill_left_half_written_is_cleared_by_the_next_save(tmp_path):
+    run, optimizer = make_run(tmp_path / "run", (1,))
+    (run.folder / ".step-000007.tmp").mkdir()
+    run.step = 2
+    save_checkpoint(run, optimizer)
+    assert not list(run.folder.glob(".*"))
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path):
+    run, optimizer = make_run(tmp_path / "run", (1,))
+    run.params["norm"][0] = np.nan
+    save_checkpoint(run, optimizer)
+    with pytest.raises(ValueError, match="norm has numbers that are not finite"):
+        load_checkpoint(run.folder, CPU)
+
+
+@pytest.mark.parametrize("damage", [
+    dict(step=2), dict(step="1"), dict(step=None), dict(step=1.0), dict(losses=5), dict(losses=["x"]),
+])  # fmt: skip
+def test_a_state_that_is_not_the_steps_own_is_refused(tmp_path, damage):
+    make_run(tmp_path / "run", (1,))
+    path = tmp_path / "run" / "step-000001" / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    with pytest.raises(ValueError, match="state.json is damaged"):
+        load_checkpoint(tmp_path / "run", CPU)
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "I32", "F64"])
+def test_arrays_of_another_type_are_refused(tmp_path, dtype):
+    make_run(tmp_path / "run", (1,))
+    path = tmp_path / "run" / "step-000001" / "model.safetensors"
+    data = path.read_bytes()
+    n = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + n])
+    start, stop = header["norm"]["data_offsets"]
+    count = (stop - start) // dict(BF16=2, F8_E4M3=1, I32=4, F64=8)[dtype]
+    header["norm"] |= dict(dtype=dtype, shape=[count])
+    head = json.dumps(header).encode()
+    path.write_bytes(len(head).to_bytes(8, "little") + head + data[8 + n :])
+    with pytest.raises(ValueError, match="model.safetensors"):
+        load_checkpoint(tmp_path / "run", CPU)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -262,3 +263,109 @@ def test_a_run_that_blows_up_stops_and_names_the_last_good_checkpoint(tmp_path):
     for folder in folders:
         saved = load_checkpoint(folder, device_array("cpu"))
         assert all(np.isfinite(p).all() for p in saved.params.values())
+
+
+def shell(command, cwd):
+    """A bash command line; PY is the interpreter, ROOT the repository -> returncode, stdout, stderr"""
+    command = command.replace("PY ", sys.executable + " ").replace("ROOT", str(ROOT))
+    command = command.replace("TINY", " ".join(TINY))
+    done = subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_full_disk_is_one_line_and_the_old_checkpoint_stays(tmp_path):
+    """ulimit -f lets every write beyond 20 KB fail, as a full disk does: a checkpoint does not fit."""
+    (tmp_path / "fox.txt").write_text(TEXT)
+    train = "PY ROOT/train.py --data fox.txt TINY --steps 4 --eval-every 2"
+    code, _, err = shell("ulimit -f 20; " + train, tmp_path)
+    assert code == 2 and "cannot be written" in err.splitlines()[-1]
+    folder = tmp_path / "runs" / "fox"
+    assert not list(folder.glob("*step-*")) and not list(folder.rglob("*.tmp"))
+    run("train.py", "--data", "fox.txt", *TINY, "--steps", 2, "--out", folder, cwd=tmp_path)
+    before = (folder / "metrics.jsonl").read_text()
+    shell("ulimit -f 0; PY ROOT/train.py --resume runs/fox", tmp_path)
+    assert (folder / "metrics.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize("command", [
+    "PY ROOT/sample.py --run runs/fox --tokens 5 >&-", "PY ROOT/sample.py --run runs/fox --tokens 5 2>&-",
+    "PY ROOT/sample.py --run runs/fox --tokens 5 --prompt - <&-",
+    "PY ROOT/train.py --data fox.txt TINY --steps 2 --out a 2>&1 | head -c 10",
+    "PY ROOT/train.py --data fox.txt TINY --steps 2 --out b | true",
+    "PY ROOT/train.py --data fox.txt TINY --steps 2 --out c >/dev/full",
+    "LC_ALL=C PYTHONUTF8=0 PYTHONIOENCODING=ascii PY ROOT/sample.py --run runs/fox --prompt 日本",
+])  # fmt: skip
+def test_closed_full_and_narrow_streams(trained, tmp_path, command):
+    """... are no reason for a traceback, nor for training to stop."""
+    for name in ("fox.txt", "runs"):
+        (tmp_path / name).symlink_to(trained / name)
+    shell(command, tmp_path)
+    for out in "abc":
+        if f"--out {out}" in command:
+            assert (tmp_path / out / "step-000002").exists()
+
+
+def test_a_model_that_is_no_longer_finite_is_never_saved(tmp_path):
+    """A rate of 1e20 makes the weights overflow in step 1; the norm of its gradient was fine."""
+    (tmp_path / "fox.txt").write_text(TEXT)
+    args = ["--data", "fox.txt", *TINY, "--steps", 4, "--eval-every", 1, "--lr", "1e20", "--warmup", 0]
+    _, err = run("train.py", *args, cwd=tmp_path, check=2)
+    assert "step 1" in err.splitlines()[-1] and "Lower --lr" in err and "Warning" not in err
+    assert not list(tmp_path.rglob("step-*")) and not list(tmp_path.rglob("metrics.jsonl"))
+
+
+def test_a_model_too_large_for_memory_is_one_line(tmp_path):
+    (tmp_path / "fox.txt").write_text(TEXT)
+    code, _, err = shell("ulimit -v 4000000; PY ROOT/train.py --data fox.txt TINY --dim 1000000", tmp_path)
+    assert code == 2 and "not enough memory" in err.splitlines()[-1]
+    _, err = run("train.py", "--data", "fox.txt", *TINY, "--layers", 10**6, cwd=tmp_path, check=2)
+    assert "n_layers must be at most 1000" in err
+
+
+def test_a_run_stopped_before_its_first_checkpoint_does_not_block_its_name(tmp_path):
+    (tmp_path / "fox.txt").write_text(TEXT)
+    args = ["--data", "fox.txt", *TINY, "--steps", 2, "--out", "here"]
+    run("train.py", *args, cwd=tmp_path)
+    for folder in (tmp_path / "here").glob("step-*"):
+        shutil.rmtree(folder)
+    run("train.py", *args, cwd=tmp_path)
+    _, err = run("train.py", *args[:-1], "here/step-5", cwd=tmp_path, check=2)
+    assert "change --out" in err
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    """A copy of the trained run that may be damaged."""
+    shutil.copytree(trained / "runs" / "fox", tmp_path / "run")
+    (tmp_path / "fox.txt").write_text(TEXT)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name, value", [
+    ("lr", "x"), ("lr", -1), ("steps", "many"), ("batch", 0), ("eval_every", 0), ("seed", -1), ("clip", [1]),
+    ("data", 1.5), ("threads", -1), ("warmup", {}), ("bogus", 1),
+])  # fmt: skip
+def test_settings_in_a_run_folder_are_checked_like_flags(copied, name, value):
+    content = json.loads((copied / "run" / "config.json").read_text())
+    content["settings"][name] = value
+    (copied / "run" / "config.json").write_text(json.dumps(content))
+    run("train.py", "--resume", "run", cwd=copied, check=2)
+
+
+@pytest.mark.parametrize("line", ["{}", "[]", '{"step": "x"}', '{"step": {}}', "\x00\x00", '{"step": 5'])
+def test_a_damaged_line_of_metrics_is_dropped_on_resume(trained, copied, line):
+    with open(copied / "run" / "metrics.jsonl", "a") as file:
+        file.write(line)
+    run("train.py", "--resume", "run", cwd=copied)
+    assert metrics(copied / "run") == metrics(trained / "runs" / "fox")
+
+
+def test_ctrl_c_is_never_a_traceback(trained):
+    command = [sys.executable, str(ROOT / "sample.py"), "--run", "runs/fox", "--tokens", "1000000"]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=trained, **pipes)
+    process.stdout.read(1)  # it writes
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err

@@ -1,0 +1,156 @@
+"""The benchmarks run and print their tables. No test here looks at a clock: times are for people to judge."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+needs_torch = pytest.mark.skipif(not find_spec("torch"), reason="PyTorch, the opponent, is not installed")
+
+
+def run(script, *args):
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    assert "did not run" not in done.stdout, done.stdout
+    assert "numpy" in done.stdout.splitlines()[0]  # versions come first
+    return done.stdout
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """For what a worker does, called in this process instead: PyTorch takes long to import."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import torch
+
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def table(out, first_word):
+    """-> {first column: its cells} of the table whose rows start with one of these"""
+    lines = (line.split() for line in out.splitlines())
+    return {cells[0]: cells[1:] for cells in lines if cells and cells[0] in first_word}
+
+
+def test_all_scatter_adds_run_and_agree(tmp_path):
+    """... with the float64 sum: the script checks that before it measures."""
+    out = run("scatter.py", "--quick", "--json", tmp_path / "found.json")
+    assert "64 rows of 8 floats into" in out and "all ways agree" in out
+    (found,) = json.loads((tmp_path / "found.json").read_text())["found"]
+    assert len(found["ms"]) == 9 and min(found["ms"].values()) > 0
+
+
+def test_a_wrong_scatter_add_is_found(monkeypatch):
+    """`out[slot] = values` loses repeated tokens, and one lost is enough."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import scatter
+
+    def lossy(values, slot, U):
+        out = np.zeros_like(values, shape=(U, values.shape[1]))
+        out[slot] += values
+        return out
+
+    values, slot, block = scatter.task(64, 8, 50)
+    scatter.check(values, slot, len(block))
+    monkeypatch.setitem(scatter.WAYS, "lossy", lossy)
+    with pytest.raises(AssertionError, match="lossy is wrong"):
+        scatter.check(values, slot, len(block))
+
+
+def test_vocabulary_sizes_are_compared(tmp_path):
+    out = run("vocab.py", "--quick", "--sides", "rows", "step", "--threads", 2,
+              "--json", tmp_path / "a.json")  # fmt: skip
+    rows = table(out, {"64", "256"})
+    assert len(rows) == 2 and rows["64"][2] == "1.00x"
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["command"].startswith("python benchmarks/vocab.py --quick")
+    assert set(found["median_ms"]) == {"rows", "step"}
+
+
+@needs_torch
+@pytest.mark.parametrize("side", ["torch", "torch-sparse"])
+def test_pytorch_embeddings_take_part(side, in_process):
+    from vocab import work
+
+    assert work(side, V=64, threads=1, quick=True, seconds=0)["ms"] > 0
+
+
+@pytest.mark.skipif(not find_spec("matplotlib"), reason="matplotlib, which draws the plot, is not installed")
+def test_the_plot_is_an_svg(tmp_path):
+    run("vocab.py", "--quick", "--sides", "rows", "--threads", 1, "--plot", tmp_path / "a.svg")
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
+def test_generation_is_measured():
+    out = run("generate.py", "--quick", "--sides", "ministem", "--threads", 1)
+    assert len(table(out, {"ministem"})["ministem"]) == 12
+    assert "all wrote the same 17 tokens" in out
+
+
+@needs_torch
+def test_pytorch_with_a_cache_writes_the_same_text():
+    """... with grouped heads, too: the script compares the tokens."""
+    out = run("generate.py", "--quick", "--sides", "ministem", "torch", "--threads", 1)
+    assert len(table(out, {"ministem", "torch"})) == 2
+    assert "all wrote the same 17 tokens" in out
+
+
+@needs_torch
+def test_weights_stored_either_way_write_the_same_text(in_process):
+    from generate import work
+
+    texts = [work(side, "tiny", threads=1, seconds=0)["text"] for side in ("torch", "torch-linear")]
+    assert texts[0] == texts[1] and len(set(texts[0])) > 3
+
+
+def test_memory_is_measured_twice_and_logits_are_never_all_there():
+    out = run("memory.py", "--quick", "--rounds", 1)
+    for line in ("activations kept", "needed, in all", "peak, resident pages", "peak, arrays (tracemalloc)"):
+        assert line in out
+    assert "there cannot have been" in out
+
+
+def test_the_line_that_needs_most_memory_is_named():
+    out = run("memory.py", "--quick", "--where", "--rounds", 1)
+    assert "is in use in\n    model.py:" in out or "is in use in\n    optim.py:" in out
+    assert "np.zeros_like(tables[name])" in out  # the moments are among those who hold it
+
+
+def test_views_are_counted_once(monkeypatch):
+    """Two views of one array are one array, however deep they are nested."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from memory import owners
+
+    a, b = np.zeros(10), np.zeros(4)
+    cache = (a[2:], [a.reshape(2, 5).T, (b, None, 3.0)], a)
+    assert {id(x) for x in owners(cache)} == {id(a), id(b)}
+
+
+def test_help_imports_nothing_heavy(tmp_path):
+    """Asking for help costs no NumPy, no tokenizer, no progress bar; a Config costs NumPy alone."""
+    out = run("startup.py", "--quick", "--json", tmp_path / "a.json")
+    assert "CPU s" in out
+    imports = json.loads((tmp_path / "a.json").read_text())["imports"]
+    assert imports["python train.py --help"] == imports["python sample.py --help"] == []
+    assert imports["import ministem"] == []
+    assert imports["from ministem.model import Config"] == ["numpy"]
+
+
+def test_products_and_ministem_take_a_step():
+    out = run("step.py", "--size", "tiny", "--sides", "products", "ministem", "--rounds", 1, "--steps", 1,
+              "--threads", 1)  # fmt: skip
+    assert "tiny, stem:" in out and "tiny, dense:" in out and "STEM / dense" in out
+
+
+@needs_torch
+def test_pytorch_takes_the_same_step():
+    out = run("step.py", "--size", "tiny", "--sides", "ministem", "torch-sparse", "--variants", "stem",
+              "--rounds", 1, "--steps", 2, "--threads", 1)  # fmt: skip
+    assert "largest difference between the sides' losses" in out

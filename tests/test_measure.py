@@ -1,0 +1,95 @@
+"""Counting and judging: parameters and FLOPs against the arrays themselves, recall against generation."""
+
+from collections import namedtuple
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ministem import backend, measure
+from ministem.generate import generate
+from ministem.model import Config, forward, init_params, loss_and_grads
+
+CONFIG = Config(31, dim=12, n_layers=3, n_heads=6, n_kv_heads=3, ffn_dim=20, context=9, stem_layers=(0, 2))
+
+
+class CountingArray(np.ndarray):
+    """An array that adds up the multiply-adds of every matrix product it takes part in."""
+
+    total = 0
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **more):
+        inputs = [np.asarray(i) if isinstance(i, np.ndarray) else i for i in inputs]
+        out = tuple(np.asarray(o) for o in out) if out else None
+        result = getattr(ufunc, method)(*inputs, **more | (dict(out=out) if out else {}))
+        if ufunc is np.matmul and result.shape[-1] > 1:  # a product with one column is a row sum
+            CountingArray.total += result.size * inputs[0].shape[-1]
+        return result.view(CountingArray) if isinstance(result, np.ndarray) else result
+
+
+@pytest.mark.parametrize("ffn, stem_layers", [
+    ("stem", (0, 2)), ("stem", ()), ("gate", (0, 1, 2)), ("additive", (1,)), ("dense", (0, 1)),
+])  # fmt: skip
+def test_counts_equal_the_arrays_and_the_products_that_are_made(ffn, stem_layers):
+    config = replace(CONFIG, ffn=ffn, stem_layers=stem_layers)
+    params, tables = init_params(config, 0)
+    n = measure.count(config)
+    sizes = {name: a.size for name, a in (params | tables.arrays).items()}
+    rows = {name: tables[name].shape[1] for name in tables.names}
+    assert n.total == sum(sizes.values())
+    assert n.active == sum((sizes | rows).values())
+
+    CountingArray.total = 0
+    counting = {name: p.view(CountingArray) for name, p in params.items()}
+    T = config.context
+    forward(counting, config, tables.fetch(np.arange(T)[None]))
+    assert 2 * CountingArray.total / T == n.flops
+
+
+def test_a_stem_layer_saves_a_third_of_its_ffn():
+    C, F = CONFIG.dim, CONFIG.ffn_dim
+    dense, one = (measure.count(replace(CONFIG, stem_layers=layers)) for layers in ((), (1,)))
+    assert dense.flops - one.flops == 2 * C * F
+    assert dense.active - one.active == C * F - F  # a matrix less, a row more
+
+
+def test_evaluate_is_the_mean_over_all_predictions():
+    params, tables = init_params(CONFIG, 0)
+    ids = np.random.default_rng(0).integers(0, 31, 40)
+    losses = []
+    for start in range(0, 39, 9):
+        part = ids[start : start + 10]
+        loss, _ = loss_and_grads(params, CONFIG, tables.fetch(part[None, :-1]), part[None, 1:])
+        losses += [float(loss)] * (len(part) - 1)
+    run = SimpleNamespace(params=params, tables=tables, config=CONFIG)
+    assert len(losses) == 39
+    for B in (1, 3, 7):
+        np.testing.assert_allclose(measure.evaluate(run, ids, B), np.mean(losses), rtol=1e-5)
+
+
+def test_recall_agrees_with_generation():
+    """A question counts as right exactly if greedy generation gives all of its answer."""
+    Question = namedtuple("Question", "relation prompt answer")
+    params, tables = init_params(CONFIG, 1)
+    params["head"] *= 40
+    run = SimpleNamespace(params=params, tables=tables, config=CONFIG)
+    run.tokenizer = SimpleNamespace(encode=lambda text: [int(word) for word in text.rstrip(".").split()])
+    rng = np.random.default_rng(0)
+    questions, expected = [], []
+    for k in range(40):
+        prompt = rng.integers(0, 31, rng.integers(1, 5)).tolist()
+        answer = list(generate(params, tables, CONFIG, prompt, rng.integers(1, 4), temperature=0))
+        if k % 2:  # one token of the answer, any one, is another
+            at = rng.integers(len(answer))
+            answer[at] = (answer[at] + 1 + rng.integers(30)) % 31
+        words = [" ".join(map(str, ids)) for ids in (prompt, answer)]
+        questions.append(Question("odd" if k % 2 else "even", *words))
+        expected.append(not k % 2)
+    shares, right = measure.recall(run, questions, B=7)
+    assert right == expected and shares == {"even": 1.0, "odd": 0.0}
+
+
+def test_the_device_of_arrays_is_kept():
+    x = np.ones(3, "float32")
+    assert backend.upload(x, like=x) is x and backend.download(x) is x
