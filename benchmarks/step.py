@@ -226,8 +226,9 @@ def check_losses(results):
     runs = [(side, r["losses"]) for side, rounds in results.items() for r in rounds]
     runs = [(side, losses) for side, losses in runs if losses[0] is not None]
     if len({side for side, _ in runs}) > 1:
-        spread = np.ptp([losses for _, losses in runs], axis=0).max()
-        print(f"largest difference between the sides' losses at any step: {spread:.1e}")
+        losses = np.array([losses for _, losses in runs])
+        spread = (np.ptp(losses, axis=0) / losses.mean(0)).max()
+        print(f"largest relative difference between the sides' losses at any step: {spread:.1e}")
         assert spread < 1e-4, f"the sides do not compute the same thing: {runs}"
 
 

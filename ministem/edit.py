@@ -138,12 +138,15 @@ def in_a_word(text, start, end):
 
 
 def spelling(tokenizer, name, space=None):
-    """name -> ids, with a space before it or without. None: whichever takes fewer tokens."""
+    """name -> ids, with a space before it or without.
+
+    None: as it is likeliest to stand in a text, with a space if that becomes a part of its first token. (It
+    does not where words are written without spaces.)"""
     with_space, without = (tokenizer.encode(before + name.strip()) for before in (" ", ""))
     if not without:
         raise ValueError(f"{name!r} is no name")
     if space is None:
-        space = len(with_space) <= len(without)
+        space = bool(tokenizer.token_bytes(with_space[0]).strip())
     return with_space if space else without
 
 

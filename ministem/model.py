@@ -483,7 +483,6 @@ def loss_and_grads(params, config, batch, targets, threads=1):
         loss, head = head_loss_forward(x, params["head"], targets[start:stop])
         weight = (stop - start) / B  # the batch's mean is the weighted mean of the parts' means
         dx, dhead = head_loss_backward(weight, head)
-        del head
         return loss * weight, trunk_backward(dx, config, cache) | {"head": dhead}
 
     (loss, grads), *others = parallel([partial(part, j) for j in range(n)], threads)

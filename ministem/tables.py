@@ -65,7 +65,7 @@ class Tables:
 
     def read(self, name, rows):
         """-> (U,·): a copy of these rows, on the model's device."""
-        return self.arrays[name].take(backend.upload(rows, like=self.arrays[name]), axis=0)
+        return self.arrays[name][backend.upload(rows, like=self.arrays[name])]
 
     def write(self, name, rows, values):
         """Put values (U,·) into these rows. `rows` must be distinct."""
