@@ -1,9 +1,9 @@
 """Rates of knowledge editing, as JSON beside this file. The numbers in the lessons come from here.
 
-    python results/edit.py rates  --runs /tmp/runs      the default atlas model: overrides and row edits
-    python results/edit.py names  --runs /tmp/runs      names of several tokens: which way to handle lengths?
-    python results/edit.py layers --runs /tmp/runs      which layers are STEM, and where is a fact read from?
-    python results/edit.py patch  --runs /tmp/runs      ten invented countries, taught by rows alone
+    python results/edit.py rates      the default atlas model: overrides and row edits
+    python results/edit.py names      names of several tokens: which way to handle lengths?
+    python results/edit.py layers     which layers are STEM, and where is a fact read from?
+    python results/edit.py patch      ten invented countries, taught by rows alone
 
 --runs is where the models are trained, or found if an earlier call has trained them.
 """
@@ -35,7 +35,7 @@ def main():
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("what", choices=("rates", "names", "layers", "patch"))
-    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--runs", type=Path, default=Path("runs/edit"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--pairs", type=int, default=400)
     parser.add_argument("--threads", type=int, default=1)
