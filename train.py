@@ -1,6 +1,6 @@
 """Train a model: read from the top to see a whole run.
 
-    python train.py                          the atlas, a small world of facts: about a minute and a half
+    python train.py                          the atlas, a small world of facts: a bit over a minute
     python train.py --data input.txt         any text file in UTF-8
     python train.py --resume runs/atlas      go on with a run that was stopped
     python train.py --init-from runs/atlas --tables-only --data new_facts.txt --save-patch patch.safetensors
@@ -434,7 +434,8 @@ def show_recall(run, corpus):
     for q in [*corpus.questions[:: len(right) // 6 + 1], *wrong[:3]]:
         said = measure.answer(run, q.prompt)
         print(f"  {q.prompt} ... {said}" + ("" if said == q.answer else f"   (should be: {q.answer})"))
-    print(f'\nnext: python sample.py --run {run.folder} --prompt "The capital of Spain is" --temperature 0')
+    print(f'\nnext: python sample.py --run {run.folder} --prompt "The capital of Spain is" --temperature 0'
+          ' --edit "Spain=Germany"')
 
 
 def show_sample(run, corpus, seed):

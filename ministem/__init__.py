@@ -7,7 +7,7 @@ _HOME = {
     "Config": "model", "init_params": "model", "forward": "model", "loss_and_grads": "model",
     "KVCache": "model", "Tables": "tables", "RowSparse": "tables", "AdamW": "optim",
     "cosine_schedule": "optim", "train_bpe": "tokenizer", "Tokenizer": "tokenizer",
-    "StreamDecoder": "tokenizer", "generate": "generate", "save_checkpoint": "checkpoint",
+    "StreamDecoder": "tokenizer", "save_checkpoint": "checkpoint",
     "load_checkpoint": "checkpoint", "to_lingua": "lingua", "from_lingua": "lingua",
     "Patch": "edit",
 }  # fmt: skip

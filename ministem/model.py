@@ -1,13 +1,14 @@
 """The model: every layer as a forward/backward pair, then the whole transformer made of them.
 
-Read this file first, from the top. Each `x_forward` returns `out, cache`; the `x_backward` under it takes
-`dout, cache` and returns the gradients in the order of forward's float arguments. `dname` is always the
-gradient of the loss with respect to `name`, and has its shape. Nothing is written into an argument, so a
-backward pass may be called twice.
+Read this file first, from the top. Each layer's `x_forward` returns `out, cache`; the `x_backward` under it
+takes `dout, cache` and returns the gradients in the order of forward's float arguments. `dname` is always
+the gradient of the loss with respect to `name`, and has its shape. Nothing is written into an argument, so
+a backward pass may be called twice.
 
-What is left to other files: where table rows come from (tables.py), how an update is made (optim.py),
-and two operations that need another implementation on a GPU (backend.py). There is no dropout, no bias, no
-autograd. The code is plain NumPy and makes arrays only from its inputs, so it runs on CuPy arrays too.
+What is left to other files: where table rows come from (tables.py), how an update is made (optim.py), and
+what depends on the device (backend.py: row_dot and row_sum are sums over the last axis, sum_rows is the
+scatter-add, parallel runs functions on several cores). There is no dropout, no bias, no autograd. The code
+is plain NumPy and makes arrays only from its inputs, so that it can run on CuPy arrays too.
 
 Size letters: B batch · T time · C model width · H query heads · K key/value heads · G = H/K query heads per
 key/value head · D head width · F FFN width · V vocabulary · L layers · U distinct tokens in the batch ·
@@ -199,6 +200,7 @@ def dense_ffn_backward(dout, cache):
 def stem_ffn_forward(x, slot, w_gate, block, w_down):
     """STEM: out = (silu(x Wg) * block[slot]) Wd          block: the table rows that this batch uses
 
+    For ids [7,3,7] block has rows 3 and 7 of the table, and slot is [1,0,1].
     x (B,T,C), slot (B,T) int, w_gate (C,F), block (U,F), w_down (F,C) -> out (B,T,C)"""
     a, gate = linear_forward(x, w_gate)
     u = block[slot]  # (B,T,F)  STEM: the up-projection is a lookup, not x @ w_up
@@ -402,7 +404,7 @@ def init_params(config, seed, dtype="float32"):
 
 
 def block_forward(h, i, params, config, batch, rot, mask, extend=None):
-    """h + attention(rmsnorm(h)), then h + ffn(rmsnorm(h))          h (B,T,C) -> (B,T,C)"""
+    """h = h + attention(rmsnorm(h)), then h = h + ffn(rmsnorm(h))          h (B,T,C) -> (B,T,C)"""
     at, eps = f"layers.{i}.", config.norm_eps
     n, norm1 = rmsnorm_forward(h, params[at + "norm1"], eps)
     wqkv, wo = params[at + "wqkv"], params[at + "wo"]

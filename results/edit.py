@@ -129,7 +129,7 @@ def names(args):
         lengths = {name: len(edit.spelling(run.tokenizer, name)) for name in countries}
         pairs = some_pairs(countries, args.pairs, seed)
         found = dict(seed=seed, lengths=lengths, recall=recall(run, corpus.questions), how={})
-        for how in edit.HOW[2:]:
+        for how in edit.HOW[2:]:  # auto is one of these, and one-to-one what all but average do at equal lengths
             found["how"][how] = {
                 # row edits go a pair at a time: a part of the pairs has to do
                 kind: measure.edit_rates(run, some, corpus.questions, how, write=kind == "row_edit")
@@ -155,7 +155,7 @@ def layers(args):
             tables = list(run.config.stem_layers)
             found = dict(stem_layers=stem, seed=seed, recall=recall(run, corpus.questions)["all"])
             for what, which in dict(rows=tables, embedding=["embed"], both=["embed", *tables]).items():
-                found[what] = measure.edit_rates(run, pairs, corpus.questions, layers=which)["success"]["all"]
+                found[what] = measure.edit_rates(run, pairs, corpus.questions, layers=which)["success"]
             models.append(found)
             print(json.dumps(found), flush=True)
     return dict(settings=settings, pairs=args.pairs // 2, models=models)

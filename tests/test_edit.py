@@ -221,7 +221,7 @@ END = TOKENIZER.eot
     ("pad", 3, [A], [(END,), (END,), (A,)]), ("pad", 1, [A, B], [(B,)]),
     ("subset", 2, [D, A, B, C], [(A,), (C,)]), ("subset", 3, [A, B], [(A,), (A,), (B,)]),
     ("average", 2, [A, B, C], [(A, B, C), (A, B, C)]), ("average", 1, [A], [(A,)]),
-    ("auto", 2, [A, B, C], [(B,), (C,)]),
+    ("auto", 2, [D, A, B, C], [(A,), (C,)]), ("auto", 3, [A, B], [(A,), (A,), (B,)]),
 ])  # fmt: skip
 def test_names_of_different_lengths(how, n_old, new, wanted):
     assert edit.recipe(how, n_old, new, TOKENIZER) == wanted
@@ -258,13 +258,15 @@ def test_ways_that_do_not_fit_are_refused():
         edit.plan(TOKENIZER, "of Spain is", [("Spain", "Niger"), ("Spain", "Nigeria")])
 
 
-def test_the_new_name_is_spelled_as_the_old_one_is():
+def test_the_new_name_is_spelled_as_it_would_be_in_the_old_ones_place():
     (place, rows), = edit.plan(TOKENIZER, " of Spain is", [("Spain", "South Africa")])
     assert (place, rows) == (1, (C,))
     plan = edit.plan(TOKENIZER, "(日本)", [("日本", "x")])
     assert {id for _, rows in plan for id in rows} == {D}
     (_, rows), = edit.plan(TOKENIZER, "of Spain", [("Spain", "of")])
     assert rows == (B,)
+    plan = edit.plan(TOKENIZER, "of Zulu", [("Zulu", "Spain")], "copy")  # [ ][Z][u][l][u] has a space too
+    assert [rows for _, rows in plan] == [(A,)] * 4
 
 
 # ------------------------------------------------------------------------------ row edits and patches
