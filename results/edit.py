@@ -129,7 +129,7 @@ def names(args):
         lengths = {name: len(edit.spelling(run.tokenizer, name)) for name in countries}
         pairs = some_pairs(countries, args.pairs, seed)
         found = dict(seed=seed, lengths=lengths, recall=recall(run, corpus.questions), how={})
-        for how in edit.HOW[2:]:  # auto is one of these, and one-to-one what all but average do at equal lengths
+        for how in edit.HOW[2:]:  # auto is one of these; one-to-one is what most do at equal lengths
             found["how"][how] = {
                 # row edits go a pair at a time: a part of the pairs has to do
                 kind: measure.edit_rates(run, some, corpus.questions, how, write=kind == "row_edit")
