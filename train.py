@@ -247,7 +247,7 @@ def save_patch(args, base, run):
 def parse_arguments():
     """-> all options: defaults and what was given; of a resumed run its own."""
     parser = argparse.ArgumentParser(
-        description="Train a STEM transformer in NumPy. Without options: the atlas, about a minute.",
+        description="Train a STEM transformer in NumPy. Without options: the atlas, a bit over a minute.",
         argument_default=argparse.SUPPRESS,
     )
 
