@@ -170,7 +170,9 @@ def test_steps_are_ordered_as_numbers(tmp_path):
 
 def test_what_a_kill_left_half_written_is_cleared_by_the_next_save(tmp_path):
     run, optimizer = make_run(tmp_path / "run", (1,))
-    (run.folder / ".step-000007.tmp").mkdir()
+    for name in (".step-000007.tmp", ".step-000002.tmp"):  # the second is where step 2 will be written
+        (run.folder / name).mkdir()
+        (run.folder / name / "half").write_text("half")
     run.step = 2
     save_checkpoint(run, optimizer)
     assert not list(run.folder.glob(".*"))
