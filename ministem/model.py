@@ -15,6 +15,7 @@ key/value head · D head width · F FFN width · V vocabulary · L layers · U d
 S keys seen so far (S = T unless there is a KV cache).
 """
 
+import zlib
 from dataclasses import dataclass
 from functools import partial
 
@@ -396,8 +397,23 @@ def init_params(config, seed, dtype="float32"):
         return shape[0] ** -0.5 / ((2 * config.n_layers) ** 0.5 if name.endswith(("wo", "w_down")) else 1)
 
     params = {n: normal(s, std(n, s)) if len(s) > 1 else np.ones(s, dtype) for n, s in dense.items()}
-    rows = {n: normal(s, config.dim**-0.5 if n == "embed" else 0.02) for n, s in tables.items()}
+    rows = {name: np.empty(shape, dtype) for name, shape in tables.items()}
+    for name, table in rows.items():
+        for start in range(0, len(table), CHUNK):
+            table[start : start + CHUNK] = initial_rows(config, seed, name, start)
     return params, Tables(rows)
+
+
+CHUNK = 1024  # rows of a new table that are drawn together
+
+
+def initial_rows(config, seed, name, start):
+    """Rows start .. start+CHUNK-1 (start a multiple of CHUNK) of a new table: any part can be made without
+    the rest, so a table that is larger than memory never has to be written out whole."""
+    V, width = shapes(config)[1][name]
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode()), start])
+    std = config.dim**-0.5 if name == "embed" else 0.02
+    return rng.standard_normal((min(CHUNK, V - start), width), dtype="float32") * np.float32(std)
 
 
 # ------------------------------------------------------------------------------------- the transformer

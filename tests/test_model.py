@@ -175,6 +175,16 @@ def test_init_is_deterministic_and_scaled_as_it_says():
     assert (params["norm"] == 1).all()
 
 
+def test_any_part_of_a_new_table_can_be_made_without_the_rest():
+    config = Config(2 * model.CHUNK + 5, dim=8, n_layers=2, n_heads=2)
+    tables = init_params(config, 3)[1]
+    for name in tables.names:
+        for start in (0, model.CHUNK, 2 * model.CHUNK):
+            rows = model.initial_rows(config, 3, name, start)
+            assert (rows == tables[name][start : start + model.CHUNK]).all() and len(rows) in (model.CHUNK, 5)
+    assert (tables["layers.0.table"] != tables["layers.1.table"]).mean() > 0.99
+
+
 def test_parameter_names_and_shapes_are_the_documented_ones():
     config = Config(11, dim=12, n_layers=2, n_heads=6, n_kv_heads=3, ffn_dim=7, stem_layers=(1,))
     dense, tables = model.shapes(config)
