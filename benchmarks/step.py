@@ -11,6 +11,7 @@ the same batch, with the same number of threads:
                     the batch split over Python threads that hold BLAS to one thread each
     products-blas   the same products on the whole batch, shared among cores by BLAS itself
     ministem        what train.py does
+    ministem-fast   the same with the layers of fast.py, which are too ugly for ministem/
     torch           torch_model.py as it is; tables get dense gradients and dense AdamW
     torch-sparse    its tables with sparse=True and SparseAdam
     torch-compile   torch.compile on the dense one (compiling happens before the clock starts)
@@ -29,6 +30,7 @@ import time
 from functools import partial
 
 import common
+import fast
 import numpy as np
 
 from ministem import backend
@@ -40,7 +42,7 @@ SIZES = {  # the model, then the batch
     "small": (dict(vocab_size=2048, dim=128, n_layers=4, n_heads=4, ffn_dim=384, context=128), 16),
     "large": (dict(vocab_size=8192, dim=384, n_layers=6, n_heads=6, ffn_dim=1024, context=256), 8),
 }
-SIDES = ["products", "products-blas", "ministem", "torch", "torch-sparse", "torch-compile"]
+SIDES = ["products", "products-blas", "ministem", "ministem-fast", "torch", "torch-sparse", "torch-compile"]
 ADAMW = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
 
 
@@ -172,7 +174,9 @@ def make(side, size, variant, threads):
     config, ids, targets = task(size, variant)
     if side.startswith("products"):
         return products_side(config, len(ids), threads if side == "products" else 1)
-    if side == "ministem":
+    if side.startswith("ministem"):
+        if side == "ministem-fast":
+            fast.install()
         return ministem_side(config, ids, targets, threads)
     return torch_side(config, ids, targets, threads, "sparse" in side, "compile" in side)
 
@@ -203,13 +207,13 @@ def report(size, variant, results, errors):
     median = {side: common.median(rounds, "ms") for side, rounds in results.items()}
     floor = min((median[s] for s in ("products", "products-blas") if s in median), default=None)
     columns = "      ms  from -   to  rounds  x products  x torch  GFLOP/s  others"
-    print(f"{'side':<14}{columns}  first loss   last loss")
+    print(f"{'side':<15}{columns}  first loss   last loss")
     for side, ms in median.items():
         used = common.undisturbed(results[side])
         rounds = [statistics.median(r["ms"]) for r in used]
         losses = results[side][0]["losses"]
         cells = [
-            f"{side:<14}{ms:8.1f}{min(rounds):6.0f} -{max(rounds):5.0f}{len(used):3} of {len(results[side])}",
+            f"{side:<15}{ms:8.1f}{min(rounds):6.0f} -{max(rounds):5.0f}{len(used):3} of {len(results[side])}",
             f"{ms / floor:12.2f}" if floor else " " * 12,
             f"{ms / median['torch']:9.2f}" if "torch" in median else " " * 9,
             f"{1e3 * gflop / ms:9.0f}{max(r['others'] for r in used):8.2f}",
@@ -299,7 +303,8 @@ def main():
     def job(variant, side):
         threads = 1 if side == "products" else args.threads
         env = common.environment(threads, torch="torch" in side)
-        return told | dict(side=side, variant=variant, keep=args.heap in ("all", side)), env
+        keep = args.heap in ("all", side.removesuffix("-fast"))
+        return told | dict(side=side, variant=variant, keep=keep), env
 
     def by_variant(found):
         return {v: {side: what for (of, side), what in found.items() if of == v} for v in args.variants}

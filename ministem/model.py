@@ -272,7 +272,7 @@ FFN = {
 # ------------------------------------------------------------------ output head and cross-entropy, as one
 
 
-def head_loss_forward(x, head, targets, chunk=256, grads=True):
+def head_loss_forward(x, head, targets, chunk=512, grads=True):
     """loss = mean over positions of -log softmax(x head)[target]
 
     x (B,T,C), head (C,V), targets (B,T) int -> loss (). The (B*T,V) logits are never all in memory: each
@@ -504,10 +504,13 @@ def loss_and_grads(params, config, batch, targets, threads=1):
         return loss * weight, trunk_backward(dx, config, cache) | {"head": dhead}
 
     (loss, grads), *others = parallel([partial(part, j) for j in range(n)], threads)
-    for other_loss, other in others:
-        loss = loss + other_loss
-        for name, grad in other.items():
-            grads[name] += grad
+    loss = sum((other for other, _ in others), start=loss)
+
+    def add(name):
+        for _, other in others:
+            grads[name] += other[name]
+
+    parallel([partial(add, name) for name in grads], threads)
     for name, block in batch.blocks.items():
         grads[name] = RowSparse(batch.rows, grads[name], (config.vocab_size, block.shape[1]))
     return loss, grads
