@@ -1,4 +1,6 @@
-"""The README tells the truth about what can be checked: line counts, files, flags, links."""
+"""The README tells the truth about what can be checked: line counts, files, flags, links.
+
+The flags in the lessons are checked here too; what else they say, in test_lessons.py."""
 
 import re
 import shlex
@@ -39,12 +41,14 @@ def test_links_lead_somewhere():
             assert (ROOT / target).exists(), target
 
 
+TEXTS = [README, *(path.read_text("utf-8") for path in sorted((ROOT / "lessons").glob("*.md")))]
+SCRIPTS = ("train.py", "sample.py", "benchmarks/", "results/", "-m lessons.", "-m ministem.")
 COMMANDS = [
     part.strip()
-    for block in re.findall(r"```sh\n(.*?)```", README, re.S)
+    for block in re.findall(r"```sh\n(.*?)```", "".join(TEXTS), re.S)
     for line in block.splitlines()
     for part in line.split("&&")
-    if part.strip().startswith(("python train.py", "python sample.py", "python benchmarks/"))
+    if part.strip().startswith(tuple(f"python {script}" for script in SCRIPTS))
 ]
 
 
@@ -52,11 +56,12 @@ def test_commands_are_found():
     assert len(COMMANDS) >= 3
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
 def test_every_flag_of_a_command_exists(command):
-    """--help lists each flag that the README uses."""
-    _, script, *flags = shlex.split(command, comments=True)
-    done = subprocess.run([sys.executable, script, "--help"], cwd=ROOT, capture_output=True, text=True)
+    """--help lists each flag that the README or a lesson uses."""
+    words = shlex.split(command, comments=True)[1:]
+    script, flags = (words[:2], words[2:]) if words[0] == "-m" else (words[:1], words[1:])
+    done = subprocess.run([sys.executable, *script, "--help"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for flag in flags:
         if flag.startswith("--"):
