@@ -29,7 +29,9 @@ def main():
         from ministem import backend, checkpoint
 
         folder = checkpoint.newest_run() if args.run is None else args.run
-        run = checkpoint.load_checkpoint(folder, backend.device_array(args.device))
+        run = checkpoint.load_checkpoint(folder, backend.device_array(args.device), in_ram=args.tables == "ram")
+        if args.tables == "disk" and run.tables.whole:
+            raise ValueError(f"{run.folder} was trained with its tables in RAM: leave out --tables disk")
         say(f"{run.folder}, step {run.step}")
         ids = run.tokenizer.encode(prompt)
         if len(ids) > run.config.context:
@@ -124,6 +126,8 @@ def parse_arguments():
     option("top-p", "choose among the likeliest, up to this probability", type=number(0, exclusive=True))
     option("seed", "same seed, same text", type=whole(0), default=0)
     option("device", "cpu or gpu", choices=("cpu", "gpu"), default="cpu")
+    option("tables", "ram: read them all; disk: only the rows needed (default: as they were in training)",
+           choices=("ram", "disk"))  # fmt: skip
     group = parser.add_argument_group("what to change: writes once before and once after")
     option("edit", "where the prompt says OLD, the tables' rows are those of NEW; may be repeated",
            action="append", type=pair, default=[], metavar="OLD=NEW")  # fmt: skip

@@ -26,7 +26,7 @@ DEFAULTS = dict(
     data="atlas", out=None, tokenizer="bpe", vocab_size=2048, seed=0,
     dim=128, layers=4, heads=4, kv_heads=None, ffn_dim=None, context=64, stem_layers="all", ffn="stem",
     steps=1200, batch=16, lr=3e-3, warmup=50, weight_decay=0.1, table_lr=2.0, clip=1.0,
-    eval_every=200, device="cpu", threads=None, resume=None,
+    eval_every=200, device="cpu", tables="ram", threads=None, resume=None,
     init_from=None, tables_only=False, rows=None, save_patch=None,
 )  # fmt: skip
 
@@ -37,6 +37,8 @@ SHAPE = "tokenizer vocab_size dim layers heads kv_heads ffn_dim context stem_lay
 def main():
     with user_errors():  # whatever is wrong with flags and files shows here, in one line, before any work
         args = parse_arguments()
+        if args.tables == "disk" and args.device == "gpu":
+            raise ValueError("--tables disk is for --device cpu")
 
         # numpy and the library only now: --help should not wait for them
         from ministem import backend, data
@@ -48,7 +50,7 @@ def main():
         base = patch_base(args, like) if args.save_patch else None
         run = resumed_run(args, corpus, like) if args.resume else new_run(args, corpus, like)
 
-    with user_errors(MemoryError):
+    with user_errors(MemoryError, OSError):  # OSError: tables on a disk that is full
         train(args, run, corpus, like)
     with user_errors():
         if base:
@@ -59,11 +61,13 @@ def main():
 def new_run(args, corpus, like):
     """Vocabulary, model, run folder -> Run at step 0."""
     from ministem import backend, checkpoint
-    from ministem.model import Config, init_params
+    from ministem.model import Config, init_dense, init_params
     from ministem.tables import Tables
     from ministem.tokenizer import Tokenizer, train_bpe
 
-    base = checkpoint.load_checkpoint(args.init_from, like) if args.init_from else None
+    in_ram, base = args.tables == "ram", None
+    if args.init_from:
+        base = checkpoint.load_checkpoint(args.init_from, like, in_ram=in_ram)
     if base:
         args.init_from = str(base.folder / f"step-{base.step:06d}")  # this very one, even if it trains on
         tokenizer = base.tokenizer
@@ -79,22 +83,40 @@ def new_run(args, corpus, like):
     # too short a text is refused before anything is written, and rows that it does not have
     train_ids, _ = encode(corpus, tokenizer, config, args.tables_only)
     trainable_rows(args, tokenizer, config, train_ids)
-    params, tables = (base.params, base.tables) if base else init_params(config, args.seed)
+    if base:
+        params, tables = base.params, base.tables
+    else:
+        params, tables = init_params(config, args.seed) if in_ram else (init_dense(config, args.seed), None)
     params = {name: backend.upload(p, like) for name, p in params.items()}
-    tables = Tables({name: backend.upload(tables[name], like) for name in tables.names})
+    if in_ram:
+        tables = Tables({name: backend.upload(tables[name], like) for name in tables.names})
     folder = Path(args.out) if args.out else unused_folder(corpus.name)
     run = checkpoint.Run(folder, config, vars(args), tokenizer, params, tables)
     checkpoint.start_run(run)
+    if not in_ram:
+        run.tables = disk_tables(run, args.seed)
     return run
+
+
+def disk_tables(run, seed=None):
+    """-> the run's tables, or new ones if it has none yet, in files that can be trained."""
+    from ministem.disk import DiskTables
+
+    if run.tables is None:
+        return DiskTables(run.folder, run.config, seed)
+    say("copying the tables to disk, as far as they are trained ...")
+    return DiskTables(run.folder, run.config, getattr(run.tables, "seed", None)).take(run.tables)
 
 
 def resumed_run(args, corpus, like):
     """The newest checkpoint of args.resume -> Run, its metrics.jsonl cut back to that step."""
     from ministem import checkpoint
 
-    run = checkpoint.load_checkpoint(args.resume, like, with_moments=True)
+    run = checkpoint.load_checkpoint(args.resume, like, True, in_ram=args.tables == "ram")
     if run.state.get("corpus") != corpus.hash:
         raise ValueError(f"{args.data} has changed since {args.resume} was trained on it")
+    if args.tables == "disk":
+        run.tables = disk_tables(run)
     metrics = run.folder / "metrics.jsonl"
     if metrics.exists():  # later lines will be written again; half a line is what a kill leaves
         lines = [line + "\n" for line in metrics.read_text("utf-8", "replace").splitlines()]
@@ -146,8 +168,8 @@ def train(args, run, corpus, like):
                       threads=threads)  # fmt: skip
     optimizer.start(params, tables)
     if run.moments:
-        optimizer.load(run.moments, run.step)
-        run.moments = None
+        optimizer.load(run.moments, run.step, run.table_moments)
+        run.moments, run.table_moments = None, ()
     losses = run.state.get("losses", [])  # since the last log line
     since = time.perf_counter(), run.step
 
@@ -280,12 +302,14 @@ def parse_arguments():
     option("eval_every", "steps between evaluations, each followed by a checkpoint", whole(1))
     group = parser.add_argument_group("the run")
     option("out", "run folder (default: runs/ and the data's name)")
-    option("resume", "run folder to go on with, as it was set up (only --device and --threads may differ)")
+    option("resume", "run folder to go on with, as it was set up (only --device, --tables and --threads may differ)")
     option("init_from", "run folder to start from: its weights, vocabulary and shape, on --data")
     group.add_argument("--tables-only", help="with --init-from: only STEM tables learn", action="store_true")
     option("rows", "with --tables-only: only the rows of these names, like Spain,Peru")
     option("save_patch", "with --tables-only: file for the rows that moved, see sample.py --patch")
     option("device", "cpu or gpu", choices=("cpu", "gpu"))
+    option("tables", "where they live, with their moments: ram, or disk for those that do not fit",
+           choices=("ram", "disk"))  # fmt: skip
     option("threads", "parts that a batch is split into, a core for each (default: all)", whole(1))
     given = vars(parser.parse_args())
     for name, needs in dict(tables_only="init_from", rows="tables_only", save_patch="tables_only").items():
@@ -298,13 +322,13 @@ def parse_arguments():
         folder = Path(given["init_from"])
         folder = folder.parent if folder.name.startswith("step-") else folder
         settings = DEFAULTS | saved_settings(parser, folder)
-        settings = {name: settings[name] for name in SHAPE}
+        settings = {name: settings[name] for name in (*SHAPE, "tables")}
         for name in SHAPE:
             if given.get(name, settings[name]) != settings[name]:
                 flag, its_own = "--" + name.replace("_", "-"), settings[name]
                 raise ValueError(f"{flag} {given[name]}: {folder} has {its_own}, and --init-from keeps it")
         return argparse.Namespace(**DEFAULTS | settings | given)
-    for name in given.keys() - {"resume", "device", "threads"}:
+    for name in given.keys() - {"resume", "device", "tables", "threads"}:
         flag = "--" + name.replace("_", "-")
         raise ValueError(f"--resume goes on with the run's own settings: leave out {flag}, or start anew")
     return argparse.Namespace(**DEFAULTS | saved_settings(parser, given["resume"]) | given)
@@ -385,7 +409,11 @@ def describe(args, run, corpus, train_ids, val_ids, threads):
     say(f"parameters {n.total:,} in total, {n.active:,} active per token")
     say(f"compute    {n.flops / 1e6:.2f} MFLOP per token, forward "
         f"({n.flops / dense.flops - 1:+.0%} against dense FFNs)")
-    say(f"memory     {n.train_bytes / 2**20:,.0f} MiB of weights, moments and gradients; and activations")
+    kept, on_disk = n.train_bytes, ""
+    if args.tables == "disk":
+        kept += 3 * config.vocab_size * len(run.tables.names) - n.table_bytes  # a byte says if a row is there
+        on_disk = f"; on disk tables and their moments, up to {n.table_bytes / 2**20:,.0f} MiB"
+    say(f"memory     {kept / 2**20:,.0f} MiB of weights, moments and gradients; and activations{on_disk}")
     say(f"training   lr {args.lr} (tables x {args.table_lr}), warm-up {args.warmup}, decay "
         f"{args.weight_decay}, clip {args.clip}, seed {args.seed}, {args.device}, threads {threads}")
 

@@ -4,6 +4,15 @@ runs/NAME/config.json      the model's shape, the training settings, the vocabul
           vocab.tiktoken   the vocabulary (of a stock one, its name)
           metrics.jsonl    a line per evaluation
           step-000500/     model.safetensors, optimizer.safetensors, state.json
+            tables/        only of tables on disk, which are then not in the two files above:
+                           NAME.rows.npy     (R,) int64: the rows that training has written, sorted
+                           NAME.npy, NAME.m.npy, NAME.v.npy     (R,·) float32: them, their moments
+                           tables.json       seed: what all other rows are drawn from (model.initial_rows);
+                                             drawn: a sum over some of them, since another version of NumPy
+                                             might draw others
+
+So a checkpoint of tables on disk is as large as what has been trained, is written row by row, and can be
+read by row (disk.SavedTables) or into memory. There are no holes in its files: they may be copied anywhere.
 
 A step folder is written under a temporary name, flushed to disk and renamed: it is whole or absent. The
 newest two are kept. Nothing is ever unpickled. Left out: saving while the next step already runs.
@@ -12,14 +21,16 @@ newest two are kept. Nothing is ever unpickled. Left out: saving while the next 
 import json
 import os
 import shutil
+import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from .backend import download, upload
-from .model import Config, shapes
-from .tables import Tables
+from .disk import OnDisk, SavedTables
+from .model import Config, initial_rows, shapes
+from .tables import CHUNK, Tables
 from .tokenizer import Tokenizer
 
 KEEP = 2
@@ -38,6 +49,7 @@ class Run:
     step: int = 0
     state: dict = field(default_factory=dict)  # what else the training loop wants back
     moments: dict | None = None  # AdamW.state(), if asked for
+    table_moments: tuple = ()  # of tables on disk, two Tables
 
 
 def start_run(run):
@@ -72,9 +84,10 @@ def save_checkpoint(run, optimizer):
         shutil.rmtree(leftover, ignore_errors=True)
     temporary.mkdir()
     try:
-        arrays = run.params | {name: run.tables[name] for name in run.tables.names}
-        save_arrays(temporary / "model.safetensors", arrays)
+        save_arrays(temporary / "model.safetensors", run.params | run.tables.whole)
         save_arrays(temporary / "optimizer.safetensors", optimizer.state())
+        if isinstance(run.tables, OnDisk):
+            save_tables(temporary / "tables", run.tables, optimizer)
         write_json(temporary / "state.json", {"step": run.step, **run.state})
         sync(temporary)
         if target.exists():  # the same step again: out of the way, but not gone before the new one is there
@@ -88,9 +101,10 @@ def save_checkpoint(run, optimizer):
         shutil.rmtree(old)
 
 
-def load_checkpoint(path, like, with_moments=False):
+def load_checkpoint(path, like, with_moments=False, in_ram=False):
     """path: a run folder (its newest step) or one step folder -> Run, its arrays on `like`'s device.
 
+    Tables that were on disk stay there (disk.SavedTables), unless in_ram.
     Raises ValueError with one line for anything missing, damaged, or not what config.json says."""
     path = Path(path)
     is_step = path.name.startswith("step-") and not (path / "config.json").exists()
@@ -113,10 +127,12 @@ def load_checkpoint(path, like, with_moments=False):
     if not steps:
         raise ValueError(f"{folder} has no checkpoint yet (no step-… folder)")
     dense, tables = shapes(config)
-    arrays = load_arrays(steps[0] / "model.safetensors", dense | tables, like)
+    on_disk = (steps[0] / "tables").is_dir()
+    whole = dense if on_disk else dense | tables
+    arrays = load_arrays(steps[0] / "model.safetensors", whole, like)
     moments = None
     if with_moments:
-        expected = {f"{k}/{name}": shape for k in "mv" for name, shape in (dense | tables).items()}
+        expected = {f"{k}/{name}": shape for k in "mv" for name, shape in whole.items()}
         moments = load_arrays(steps[0] / "optimizer.safetensors", expected, like)
     state = read_json(steps[0] / "state.json")
     losses = state.get("losses", [])
@@ -124,8 +140,21 @@ def load_checkpoint(path, like, with_moments=False):
     if type(state.get("step")) is not int or f"step-{state['step']:06d}" != steps[0].name or not whole:
         raise ValueError(f"{steps[0] / 'state.json'} is damaged; remove {steps[0]} to use the step before")
     params = {name: arrays[name] for name in dense}
-    tables = Tables({name: arrays[name] for name in tables})
-    return Run(folder, config, settings, tokenizer, params, tables, state.pop("step"), state, moments)
+    saved = ()
+    if on_disk:
+        saved = open_tables(steps[0] / "tables", config, with_moments)
+        if not in_ram and not isinstance(like, np.ndarray):
+            raise ValueError(f"{folder} has its tables on disk, which is for --device cpu; or use --tables ram")
+    if on_disk and not in_ram:
+        tables, *saved = saved
+    else:
+        for prefix, kept in zip(("", "m/", "v/"), saved, strict=False):
+            values = {name: np.concatenate([part for _, part in kept.parts(name)]) for name in tables}
+            target = moments if prefix else arrays
+            target |= {prefix + name: upload(a, like) for name, a in values.items()}
+        tables, saved = Tables({name: arrays[name] for name in tables}), ()
+    step = state.pop("step")
+    return Run(folder, config, settings, tokenizer, params, tables, step, state, moments, tuple(saved))
 
 
 def newest_run(root="runs"):
@@ -140,6 +169,78 @@ def step_folders(run):
     """The run's step folders, oldest first."""
     folders = [f for f in Path(run).glob("step-*") if f.name[5:].isdecimal()]
     return sorted(folders, key=lambda folder: int(folder.name[5:]))
+
+
+# ----------------------------------------------------------------------------------- tables on disk
+
+
+KINDS = ("", ".m", ".v")  # of what a row is kept: itself, its two moments
+
+
+def save_tables(folder, tables, optimizer):
+    """The rows that have been written, and their moments, one CHUNK in memory at a time."""
+    folder.mkdir()
+    for name in tables.names:
+        rows = tables.written(name)
+        save_npy(folder / f"{name}.rows.npy", "int64", rows.shape, [rows])
+        for kind, kept in zip(KINDS, (tables, optimizer.table_m, optimizer.table_v), strict=True):
+            some = (kept.read(name, rows[i : i + CHUNK]) for i in range(0, len(rows), CHUNK))
+            save_npy(folder / f"{name}{kind}.npy", "float32", (len(rows), tables.shape(name)[1]), some)
+    about = {"seed": tables.seed, "drawn": drawn(tables.config, tables.seed)}
+    write_json(folder / "tables.json", about)
+    sync(folder)
+
+
+def open_tables(folder, config, with_moments=False):
+    """-> (tables,), or (tables, m, v): SavedTables. Nothing is read but the numbers of the rows."""
+    about = read_json(folder / "tables.json")
+    seed = about.get("seed")
+    if not (seed is None or (type(seed) is int and seed >= 0)):
+        raise ValueError(f"{folder / 'tables.json'} is damaged; remove {folder.parent} to use the step before")
+    if about.get("drawn") != drawn(config, seed):
+        raise ValueError(f"{folder}: this version of NumPy draws other numbers for rows that are not trained")
+    names = shapes(config)[1]
+    rows = {name: open_npy(folder / f"{name}.rows.npy", "int64", 1) for name in names}
+    kinds = [{n: open_npy(folder / f"{n}{k}.npy", "float32", 2) for n in names} for k in KINDS]
+    for name, (V, width) in names.items():
+        ids = rows[name]
+        inside = not len(ids) or (ids[0] >= 0 and ids[-1] < V and (np.diff(ids) > 0).all())
+        if not inside or any(arrays[name].shape != (len(ids), width) for arrays in kinds):
+            raise ValueError(f"{folder}: the files of {name} do not fit this model; remove {folder.parent}")
+    seeds = (seed, None, None)  # moments that are not there are zero
+    found = [SavedTables(config, s, rows, arrays, folder) for s, arrays in zip(seeds, kinds, strict=True)]
+    return tuple(found if with_moments else found[:1])
+
+
+def drawn(config, seed):
+    """-> a sum over the first rows that this seed gives, to be compared with another machine's"""
+    return None if seed is None else zlib.crc32(initial_rows(config, seed, "embed", 0).tobytes())
+
+
+def save_npy(path, dtype, shape, pieces):
+    """np.save, of an array that comes in pieces."""
+    from numpy.lib import format
+
+    about = dict(descr=format.dtype_to_descr(np.dtype(dtype)), fortran_order=False, shape=shape)
+    with open(path, "wb") as file:
+        format.write_array_header_1_0(file, about)
+        for piece in pieces:
+            file.write(np.ascontiguousarray(piece, dtype))
+    sync(path)
+
+
+def open_npy(path, dtype, ndim):
+    """np.load, of an array that stays on disk."""
+    try:
+        array = np.load(path, mmap_mode="r")
+        if array.dtype != dtype or array.ndim != ndim:
+            raise ValueError(f"{array.dtype} {array.shape}, should be {dtype}")
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing") from None
+    except (ValueError, EOFError, OSError, TypeError, SyntaxError) as error:
+        why = f"{path} is damaged ({error}); remove {path.parent.parent} to use the step before"
+        raise ValueError(" ".join(why.split())) from None
+    return array.view(np.ndarray)
 
 
 # ------------------------------------------------------------------------------------------- files

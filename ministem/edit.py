@@ -41,7 +41,7 @@ def override(batch, tables, edits, layers=None):
     for b, t, ids in edits:
         if not (0 <= b < B and 0 <= t < T):
             raise ValueError(f"no position {t} in text {b}: the batch has {B} texts of {T} tokens")
-        if not len(ids) or min(ids) < 0 or max(ids) >= len(tables["embed"]):
+        if not len(ids) or min(ids) < 0 or max(ids) >= tables.shape("embed")[0]:
             raise ValueError(f"position {t} cannot read the rows {ids}: they are not in the tables")
     extra = list(dict.fromkeys(tuple(ids) for *_, ids in edits))  # each choice of ids needs one row
     b, t, place = np.array([(b, t, extra.index(tuple(ids))) for b, t, ids in edits]).T
@@ -258,15 +258,19 @@ class Patch:
     @classmethod
     def between(cls, before, after, vocabulary="", base=""):
         """Tables, Tables -> the Patch that makes the first into the second."""
-        if {n: before[n].shape for n in before.names} != {n: after[n].shape for n in after.names}:
+        if {n: before.shape(n) for n in before.names} != {n: after.shape(n) for n in after.names}:
             raise ValueError("the two models have different tables: there is no patch between them")
         changes = {}
         for name in before.names:
-            old, new = (np.ascontiguousarray(download(tables[name])) for tables in (before, after))
-            bits = f"u{old.itemsize}"  # compared as bits: -0.0 and 0.0 are equal, and not the same bytes
-            rows = np.flatnonzero((old.view(bits) != new.view(bits)).any(1))
+            found = []
+            for (start, old), (_, new) in zip(before.parts(name), after.parts(name), strict=True):
+                old, new = (np.ascontiguousarray(download(part)) for part in (old, new))
+                bits = f"u{old.itemsize}"  # compared as bits: -0.0 and 0.0 are equal, and not the same bytes
+                rows = np.flatnonzero((old.view(bits) != new.view(bits)).any(1))
+                found.append((start + rows, old[rows], new[rows]))
+            rows, old, new = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
             if len(rows):
-                changes[name] = rows, old[rows], new[rows]
+                changes[name] = rows, old, new
         return cls(changes, vocabulary, base)
 
     @property
@@ -294,9 +298,9 @@ class Patch:
     def _write(self, tables, there, wanted, verb):
         for name, change in self.changes.items():  # all is looked at before anything is written
             rows, values = change[0], change[there]
-            if name not in tables.names or values.shape[1:] != tables[name].shape[1:]:
+            if name not in tables.names or values.shape[1:] != tables.shape(name)[1:]:
                 raise ValueError(f"the patch cannot be {verb}: {name} is not a table of this model")
-            if rows[-1] >= len(tables[name]):
+            if rows[-1] >= tables.shape(name)[0]:
                 raise ValueError(f"the patch cannot be {verb}: {name} has no row {rows[-1]}")
             now = download(tables.read(name, rows))
             differ = [row for row, a, b in zip(rows, now, values, strict=True) if a.tobytes() != b.tobytes()]
@@ -307,7 +311,8 @@ class Patch:
                     f"was something else applied in between, or this one already?"
                 )
         for name, change in self.changes.items():
-            tables.write(name, change[0], upload(change[wanted], like=tables[name]))
+            now = tables.read(name, change[0])  # tells the device
+            tables.write(name, change[0], upload(change[wanted], like=now))
 
     def describe(self, tokenizer):
         """-> [Moved], a token each: what is kept of it, and how far its rows move. The farthest first."""

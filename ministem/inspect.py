@@ -76,13 +76,15 @@ def nearest(tables, ids, k=8):
     ids: one token; of several, the mean of their rows is what is compared."""
     found = {}
     for name in tables.names:
-        table = download(tables[name])
-        row = table[ids].mean(0)
-        # a length of zero would be no direction at all: such rows count as unlike
-        lengths = np.linalg.norm(table, axis=1) * np.linalg.norm(row)
-        cosine = table @ row / np.maximum(lengths, 1e-30)
+        row, cosine = download(tables.read(name, np.array(ids))).mean(0), []
+        for _, part in tables.parts(name):
+            part = download(part)
+            # a length of zero would be no direction at all: such rows count as unlike
+            lengths = np.linalg.norm(part, axis=1) * np.linalg.norm(row)
+            cosine.append(part @ row / np.maximum(lengths, 1e-30))
+        cosine = np.concatenate(cosine)
         cosine[ids] = -np.inf
-        best = np.argsort(-cosine, kind="stable")[: min(k, len(table) - len(set(ids)))]
+        best = np.argsort(-cosine, kind="stable")[: min(k, len(cosine) - len(set(ids)))]
         found[name] = [(int(id), float(cosine[id])) for id in best]
     return found
 

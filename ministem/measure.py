@@ -18,6 +18,7 @@ class Count:
     active: int  # parameters that one token's forward pass uses: of each table a single row
     flops: int  # forward FLOPs per token at a full context, 2 per multiply-add, matrix products only
     train_bytes: int  # float32: parameters, two moments, gradients of what is dense
+    table_bytes: int  # of these, the tables and their moments: what --tables disk leaves on disk
 
 
 def count(config):
@@ -28,8 +29,8 @@ def count(config):
     active = n_dense + sum(row for _, row in tables.values())
     products = sum(int(np.prod(s)) for s in dense.values() if len(s) == 2)
     attention = 2 * config.n_layers * config.context * config.dim
-    bytes_kept = 16 * n_dense + 12 * n_tables
-    return Count(n_dense + n_tables, active, 2 * (products + attention), bytes_kept)
+    flops = 2 * (products + attention)
+    return Count(n_dense + n_tables, active, flops, 16 * n_dense + 12 * n_tables, 12 * n_tables)
 
 
 def evaluate(run, ids, B, limit=None):

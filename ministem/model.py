@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from .backend import parallel, row_dot, row_sum, sum_rows
-from .tables import RowSparse, Tables
+from .tables import CHUNK, RowSparse, Tables
 
 # ------------------------------------------------------------------------------------------ linear
 
@@ -380,12 +380,19 @@ def shapes(config):
 
 
 def init_params(config, seed, dtype="float32"):
-    """-> params (dict of dense arrays), Tables. Deterministic: same config and seed, same bytes.
+    """-> params (dict of dense arrays), Tables. Deterministic: same config and seed, same bytes."""
+    tables = {name: np.empty(shape, dtype) for name, shape in shapes(config)[1].items()}
+    for name, table in tables.items():
+        for start in range(0, len(table), CHUNK):
+            table[start : start + CHUNK] = initial_rows(config, seed, name, start)
+    return init_dense(config, seed, dtype), Tables(tables)
 
-    Matrices are normal with std fan_in^-0.5; what writes into the residual stream (wo, w_down) is divided by
-    sqrt(2L) more. The head starts small, so that the first loss is about ln V, and so do the STEM tables."""
+
+def init_dense(config, seed, dtype="float32"):
+    """-> params. Matrices are normal with std fan_in^-0.5; what writes into the residual stream (wo, w_down)
+    is divided by sqrt(2L) more. The head starts small, so that the first loss is about ln V, and so do the
+    STEM tables."""
     rng = np.random.default_rng(seed)
-    dense, tables = shapes(config)
 
     def normal(shape, std):
         x = rng.standard_normal(shape, dtype="float32")  # drawn in float32, whatever dtype is asked for
@@ -396,15 +403,8 @@ def init_params(config, seed, dtype="float32"):
             return 0.02
         return shape[0] ** -0.5 / ((2 * config.n_layers) ** 0.5 if name.endswith(("wo", "w_down")) else 1)
 
-    params = {n: normal(s, std(n, s)) if len(s) > 1 else np.ones(s, dtype) for n, s in dense.items()}
-    rows = {name: np.empty(shape, dtype) for name, shape in tables.items()}
-    for name, table in rows.items():
-        for start in range(0, len(table), CHUNK):
-            table[start : start + CHUNK] = initial_rows(config, seed, name, start)
-    return params, Tables(rows)
-
-
-CHUNK = 1024  # rows of a new table that are drawn together
+    dense = shapes(config)[0]
+    return {n: normal(s, std(n, s)) if len(s) > 1 else np.ones(s, dtype) for n, s in dense.items()}
 
 
 def initial_rows(config, seed, name, start):

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from . import backend
-from .tables import RowSparse, Tables
+from .tables import RowSparse
 
 PIECE = 1 << 16  # numbers updated at a time: they, their gradients and moments stay in a core's cache
 
@@ -59,20 +59,24 @@ class AdamW:
         """Make the moments, all zero. The first step does this by itself."""
         self.m = {name: np.zeros_like(p) for name, p in params.items()}
         self.v = {name: np.zeros_like(p) for name, p in params.items()}
-        self.table_m = Tables({name: np.zeros_like(tables[name]) for name in tables.names})
-        self.table_v = Tables({name: np.zeros_like(tables[name]) for name in tables.names})
+        self.table_m, self.table_v = tables.zeros(), tables.zeros()
 
     def state(self):
-        """-> {name: array}: all moments, as m/NAME and v/NAME. With `t`, all there is to keep."""
+        """-> {name: array}: all moments in memory, as m/NAME and v/NAME. With `t`, and what table_m and
+        table_v have on disk, all there is to keep."""
         kinds = {"m": self.m, "v": self.v}
         dense = {f"{k}/{name}": a for k, moments in kinds.items() for name, a in moments.items()}
         kinds = {"m": self.table_m, "v": self.table_v}
-        return dense | {f"{k}/{name}": t[name] for k, t in kinds.items() for name in t.names}
+        return dense | {f"{k}/{name}": a for k, table in kinds.items() for name, a in table.whole.items()}
 
-    def load(self, state, t):
-        """Go on from what state() gave after t steps; self.start() must have made the moments."""
+    def load(self, state, t, on_disk=()):
+        """Go on from what state() gave after t steps; self.start() must have made the moments.
+
+        on_disk: the Tables of moments, m and v, that those on disk start from."""
         for name, array in self.state().items():
             array[...] = state[name]
+        for kept, saved in zip((self.table_m, self.table_v), on_disk, strict=False):
+            kept.take(saved)
         self.t = t
 
     def step(self, params, tables, grads):

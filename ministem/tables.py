@@ -2,7 +2,8 @@
 
 The ids of a batch are known before the model runs, so the rows it will need are known too. That is the
 one seam of the whole system: fetch rows -> compute -> update rows. The model never sees a (V,F) table: it
-gets a block of U rows and indexes that. Read after model.py. How rows are updated is in optim.py.
+gets a block of U rows and indexes that. Read after model.py. How rows are updated is in optim.py, tables that
+are files in disk.py.
 """
 
 from dataclasses import dataclass, replace
@@ -10,6 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from . import backend
+
+CHUNK = 1024  # rows of a table that are drawn, or walked through, together
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,24 @@ class Tables:
         """The whole (V,·) array."""
         return self.arrays[name]
 
+    @property
+    def whole(self):
+        """{name: (V,·) array}: what there is in memory as a whole."""
+        return self.arrays
+
+    def shape(self, name):
+        """-> (V, width of a row)"""
+        return self.arrays[name].shape
+
+    def zeros(self):
+        """-> Tables of the same names and shapes, all zero, living where these do (Adam's moments)."""
+        return Tables({name: np.zeros_like(table) for name, table in self.arrays.items()})
+
+    def parts(self, name):
+        """Walk through a table -> yields the number of a row, and CHUNK rows from there on (≤CHUNK,·)."""
+        for start in range(0, self.shape(name)[0], CHUNK):
+            yield start, self.arrays[name][start : start + CHUNK]
+
     def read(self, name, rows):
         """-> (U,·): a copy of these rows, on the model's device."""
         return self.arrays[name][backend.upload(rows, like=self.arrays[name])]
@@ -76,7 +97,7 @@ class Tables:
 
         Raises ValueError for an id outside the vocabulary (a GPU would silently wrap it around)."""
         ids = np.asarray(ids)
-        V = len(self.arrays["embed"])
+        V, _ = self.shape("embed")
         if ids.ndim != 2 or ids.dtype.kind not in "iu" or not ids.size:
             raise ValueError(f"ids must be whole numbers of shape (B,T), got {ids.dtype} {ids.shape}")
         if ids.min() < 0 or ids.max() >= V:
