@@ -29,7 +29,8 @@ def main():
         from ministem import backend, checkpoint
 
         folder = checkpoint.newest_run() if args.run is None else args.run
-        run = checkpoint.load_checkpoint(folder, backend.device_array(args.device), in_ram=args.tables == "ram")
+        like, in_ram = backend.device_array(args.device), args.tables == "ram"
+        run = checkpoint.load_checkpoint(folder, like, in_ram=in_ram)
         if args.tables == "disk" and run.tables.whole:
             raise ValueError(f"{run.folder} was trained with its tables in RAM: leave out --tables disk")
         say(f"{run.folder}, step {run.step}")

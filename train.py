@@ -302,7 +302,7 @@ def parse_arguments():
     option("eval_every", "steps between evaluations, each followed by a checkpoint", whole(1))
     group = parser.add_argument_group("the run")
     option("out", "run folder (default: runs/ and the data's name)")
-    option("resume", "run folder to go on with, as it was set up (only --device, --tables and --threads may differ)")
+    option("resume", "run folder to go on with, as it was set up (--device, --tables, --threads may differ)")
     option("init_from", "run folder to start from: its weights, vocabulary and shape, on --data")
     group.add_argument("--tables-only", help="with --init-from: only STEM tables learn", action="store_true")
     option("rows", "with --tables-only: only the rows of these names, like Spain,Peru")

@@ -144,7 +144,7 @@ def load_checkpoint(path, like, with_moments=False, in_ram=False):
     if on_disk:
         saved = open_tables(steps[0] / "tables", config, with_moments)
         if not in_ram and not isinstance(like, np.ndarray):
-            raise ValueError(f"{folder} has its tables on disk, which is for --device cpu; or use --tables ram")
+            raise ValueError(f"{folder} has its tables on disk: --device gpu needs --tables ram")
     if on_disk and not in_ram:
         tables, *saved = saved
     else:
@@ -196,7 +196,7 @@ def open_tables(folder, config, with_moments=False):
     about = read_json(folder / "tables.json")
     seed = about.get("seed")
     if not (seed is None or (type(seed) is int and seed >= 0)):
-        raise ValueError(f"{folder / 'tables.json'} is damaged; remove {folder.parent} to use the step before")
+        raise ValueError(f"{folder}/tables.json is damaged; remove {folder.parent} to use the step before")
     if about.get("drawn") != drawn(config, seed):
         raise ValueError(f"{folder}: this version of NumPy draws other numbers for rows that are not trained")
     names = shapes(config)[1]

@@ -32,7 +32,7 @@ class OnDisk(Tables):
         self.config, self.seed = config, seed
 
     def __getitem__(self, name):
-        raise ValueError(f"{name} is on disk and read by rows: for the whole of it, load it with --tables ram")
+        raise ValueError(f"{name} is on disk, where it is read by row: use --tables ram for the whole of it")
 
     @property
     def whole(self):
