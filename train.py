@@ -94,18 +94,8 @@ def new_run(args, corpus, like):
     run = checkpoint.Run(folder, config, vars(args), tokenizer, params, tables)
     checkpoint.start_run(run)
     if not in_ram:
-        run.tables = disk_tables(run, args.seed)
+        checkpoint.put_on_disk(run, args.seed)
     return run
-
-
-def disk_tables(run, seed=None):
-    """-> the run's tables, or new ones if it has none yet, in files that can be trained."""
-    from ministem.disk import DiskTables
-
-    if run.tables is None:
-        return DiskTables(run.folder, run.config, seed)
-    say("copying the tables to disk, as far as they are trained ...")
-    return DiskTables(run.folder, run.config, getattr(run.tables, "seed", None)).take(run.tables)
 
 
 def resumed_run(args, corpus, like):
@@ -116,7 +106,7 @@ def resumed_run(args, corpus, like):
     if run.state.get("corpus") != corpus.hash:
         raise ValueError(f"{args.data} has changed since {args.resume} was trained on it")
     if args.tables == "disk":
-        run.tables = disk_tables(run)
+        checkpoint.put_on_disk(run)
     metrics = run.folder / "metrics.jsonl"
     if metrics.exists():  # later lines will be written again; half a line is what a kill leaves
         lines = [line + "\n" for line in metrics.read_text("utf-8", "replace").splitlines()]

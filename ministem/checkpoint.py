@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from .backend import download, upload
-from .disk import OnDisk, SavedTables
+from .disk import DiskTables, OnDisk, SavedTables
 from .model import Config, initial_rows, shapes
 from .tables import CHUNK, Tables
 from .tokenizer import Tokenizer
@@ -175,6 +175,16 @@ def step_folders(run):
 
 
 KINDS = ("", ".m", ".v")  # of what a row is kept: itself, its two moments
+
+
+def put_on_disk(run, seed=None):
+    """Give the run tables on disk that can be trained: new ones, or those that it has, wherever they are."""
+    tables, run.tables = run.tables, DiskTables(run.folder, run.config, getattr(run.tables, "seed", seed))
+    if tables is not None:
+        run.tables.take(tables)
+        if run.moments and tables.whole:
+            moments = [{n: run.moments.pop(f"{k}/{n}") for n in tables.names} for k in "mv"]
+            run.table_moments = tuple(map(Tables, moments))
 
 
 def save_tables(folder, tables, optimizer):

@@ -72,7 +72,7 @@ class AdamW:
     def load(self, state, t, on_disk=()):
         """Go on from what state() gave after t steps; self.start() must have made the moments.
 
-        on_disk: the Tables of moments, m and v, that those on disk start from."""
+        on_disk: of tables on disk, the Tables m and v that their moments are copied from."""
         for name, array in self.state().items():
             array[...] = state[name]
         for kept, saved in zip((self.table_m, self.table_v), on_disk, strict=False):
