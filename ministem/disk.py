@@ -14,6 +14,7 @@ The numbers are those of tables in memory, bit for bit. Read after tables.py. Le
 model on a GPU; a cache of our own, since the system keeps the pages that are used in memory that is free.
 """
 
+import mmap
 import tempfile
 import threading
 import weakref
@@ -65,7 +66,10 @@ class DiskTables(OnDisk):
         for name, (V, width) in shapes(config)[1].items():
             self.files[name] = file = tempfile.TemporaryFile(dir=folder)
             weakref.finalize(self, file.close)
-            arrays[name] = np.memmap(file, "float32", "w+", shape=(V, width)).view(np.ndarray)
+            table = np.memmap(file, "float32", "w+", shape=(V, width))
+            if hasattr(mmap, "MADV_RANDOM"):  # or the system reads megabytes around each row
+                table.base.madvise(mmap.MADV_RANDOM)
+            arrays[name] = table.view(np.ndarray)
             self.made[name] = np.zeros(-(-V // self.unit), bool)  # which units have their place
             # which rows have been written
             self.changed[name] = self.made[name] if self.unit == 1 else np.zeros(V, bool)

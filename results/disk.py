@@ -49,7 +49,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--folder", default=".", help="where the big files go (default: here)")
     parser.add_argument("--vocab-size", type=int, default=1_400_000)
-    parser.add_argument("--steps", type=int, default=200, help="the last 50 are timed")
+    parser.add_argument("--steps", type=int, default=120, help="the last 50 are timed")
     parser.add_argument("--threads", type=int, default=backend.available_cores())
     parser.add_argument("--work", choices=("disk", "ram"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -60,7 +60,10 @@ def main():
         command = [sys.executable, __file__, *sys.argv[1:], "--work", side]
         workers[side] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     # one step here, one step there, so that both see the same weather
-    seconds = [{side: float(ask(worker)) for side, worker in workers.items()} for _ in range(args.steps)]
+    seconds = []
+    for _ in range(args.steps):
+        seconds.append({side: float(ask(worker)) for side, worker in workers.items()})
+        print(seconds[-1], file=sys.stderr, flush=True)
     found = {side: json.loads(ask(worker)) for side, worker in workers.items()}
     for side in workers:
         mine = [step[side] for step in seconds]

@@ -93,3 +93,43 @@ def test_recall_agrees_with_generation():
 def test_the_device_of_arrays_is_kept():
     x = np.ones(3, "float32")
     assert backend.upload(x, like=x) is x and backend.download(x) is x
+
+
+@pytest.mark.parametrize("policy, size, ids, hits", [
+    ("lru", 2, "abbca", "..*.."),  # a leaves for c, then b for a
+    ("lru", 2, "abaca", "..*.*"),  # a was asked for again, so c takes b's place
+    ("lru", 1, "aabba", ".*.*."),
+    ("lru", 3, "abcabc", "...***"),
+    ("lru", 2, "abcabc", "......"),  # a loop that is one row too long for it
+    ("lfu", 2, "aabcbca", ".*....*"),  # a twice: b and c push each other out
+    ("lfu", 2, "abca", "...."),  # all once: the one not asked for for longest leaves, a for c, then b for a
+    ("lfu", 2, "abbaca", "..**.*"),  # both twice, b's last is longer ago: b leaves
+    ("lfu", 2, "aabbbcacb", ".*.**...*"),
+    ("lfu", 2, "aaabbcbcb", ".**.*...."),  # b comes back as new: with its old count it would have stayed
+    ("lfu", 9, "abcab", "...**"),
+])  # fmt: skip
+def test_hit_rates_are_those_found_by_hand(policy, size, ids, hits):
+    """A star for each id that is in the cache when it is asked for."""
+    assert measure.hit_rate(ids, size, policy) == hits.count("*") / len(ids)
+    for n in range(1, len(ids)):  # and each of them, not only their number
+        assert measure.hit_rate(ids[:n], size, policy) == hits[:n].count("*") / n
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu"])
+@pytest.mark.parametrize("size", [1, 2, 7, 30])
+def test_hit_rates_are_those_of_a_slow_cache_that_looks_at_everything(policy, size):
+    rng = np.random.default_rng(size)
+    ids = np.minimum(rng.geometric(0.1, 600), 40).tolist()
+    cache, hits = {}, 0  # id -> how often, when last
+    for now, id in enumerate(ids):
+        hits += id in cache
+        if id not in cache and len(cache) == size:
+            del cache[min(cache, key=lambda id: cache[id] if policy == "lfu" else cache[id][1])]
+        cache[id] = cache.get(id, (0, 0))[0] + 1, now
+    assert measure.hit_rate(ids, size, policy) == hits / len(ids)
+
+
+def test_a_cache_that_there_cannot_be_is_refused():
+    for size, policy in ((0, "lru"), (4, "fifo")):
+        with pytest.raises(ValueError, match="lru or lfu"):
+            measure.hit_rate([1, 2], size, policy)
