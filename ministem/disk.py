@@ -2,10 +2,11 @@
 
 Two kinds of Tables (tables.py), for the two things that are done with a model:
 
-DiskTables   are trained. np.memmap over files that are as long as the tables and empty at first: a file
-             system gives room only to what is written. A new table is never written out: the CHUNK around a
-             row is drawn (model.initial_rows) when the row is read for the first time. The files have no
-             names, so whatever ends the program, the system clears them away; what is kept is in checkpoints.
+DiskTables   are trained. Their files are as long as the tables and empty at first: a file system gives room
+             only to what is written. A new table is never written out: the CHUNK around a row is drawn
+             (model.initial_rows) when the row is read for the first time. Rows are read through np.memmap
+             and written by os.pwrite. The files have no names, so whatever ends the program, the system
+             clears them away; what is kept is in checkpoints.
 SavedTables  are those of a checkpoint, and hold the rows that training has written, one after the other.
              All others are still what they were drawn as, and are drawn again. Rows can be changed (edit.py),
              but only in memory: the checkpoint stays as it is.
@@ -15,6 +16,7 @@ model on a GPU; a cache of our own, since the system keeps the pages that are us
 """
 
 import mmap
+import os
 import tempfile
 import threading
 import weakref
@@ -60,51 +62,53 @@ class DiskTables(OnDisk):
 
     def __init__(self, folder, config, seed=None):
         self.folder, self.files, self.lock = folder, {}, threading.Lock()
-        # rows of moments, zero as a file's holes are, get their place one by one, those of tables by CHUNKs
-        self.unit = 1 if seed is None else CHUNK
         arrays, self.made, self.changed = {}, {}, {}
         for name, (V, width) in shapes(config)[1].items():
-            self.files[name] = file = tempfile.TemporaryFile(dir=folder)
+            self.files[name] = file = tempfile.TemporaryFile(dir=folder, buffering=0)
             weakref.finalize(self, file.close)
-            table = np.memmap(file, "float32", "w+", shape=(V, width))
+            file.truncate(4 * V * width)
+            table = np.memmap(file, "float32", "r", shape=(V, width))
             if hasattr(mmap, "MADV_RANDOM"):  # or the system reads megabytes around each row
                 table.base.madvise(mmap.MADV_RANDOM)
             arrays[name] = table.view(np.ndarray)
-            self.made[name] = np.zeros(-(-V // self.unit), bool)  # which units have their place
-            # which rows have been written
-            self.changed[name] = self.made[name] if self.unit == 1 else np.zeros(V, bool)
+            self.made[name] = np.zeros(-(-V // CHUNK), bool)  # which CHUNKs have been drawn
+            self.changed[name] = np.zeros(V, bool)  # which rows have been written since
         super().__init__(config, seed, arrays)
 
     def read(self, name, rows):
-        if self.seed is not None:  # else what has no place yet reads as zeros, and should
-            self.make(name, rows)
+        self.make(name, rows)
         return super().read(name, rows)
 
     def write(self, name, rows, values):
-        self.make(name, rows)
-        super().write(name, rows, values)
+        self.make(name, rows)  # the rows around them
+        starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1).tolist()
+        for i, j in zip(starts, [*starts[1:], len(rows)], strict=True):  # neighbours in one go
+            self.put(name, int(rows[i]), values[i:j])
         self.changed[name][rows] = True
 
-    def make(self, name, rows):
-        """Give these rows a place on the disk, with what they are before training.
+    def put(self, name, row, values):
+        """Write values (n,·) into row .. row+n-1 of the file.
 
-        Not through the mapping: on a full disk a store into a hole of it would end the program without a
-        word (SIGBUS), while write() raises OSError. Once they have a place, storing is safe."""
-        made, file = self.made[name], self.files[name]
-        if made[rows // self.unit].all():
-            return
-        width = self.shape(name)[1]
+        Not by storing into a mapping of it. There the system would take the whole page for changed, which may
+        be megabytes, and a full disk would end the program without a word (SIGBUS). This raises OSError."""
+        data = memoryview(np.ascontiguousarray(values, "float32")).cast("B")
+        place = row * len(data) // len(values)
+        try:
+            while data:
+                n = os.pwrite(self.files[name].fileno(), data, place)
+                data, place = data[n:], place + n
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.folder)) from None
+
+    def make(self, name, rows):
+        """Draw the CHUNKs in which these rows are, as far as that has not been done."""
+        made, chunks = self.made[name], rows // CHUNK
+        if self.seed is None or made[chunks].all():
+            return  # what a file has never been given reads as zeros
         with self.lock:  # the optimizer writes from several threads
-            units = np.unique(rows // self.unit)
-            units = units[~made[units]]
-            try:
-                for start in (units * self.unit).tolist():
-                    file.seek(4 * width * start)
-                    file.write(np.zeros(width, "float32") if self.seed is None else self.initial(name, start))
-                file.flush()
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, str(self.folder)) from None
-            made[units] = True
+            for chunk in np.unique(chunks[~made[chunks]]).tolist():
+                self.put(name, chunk * CHUNK, self.initial(name, chunk * CHUNK))
+                made[chunk] = True
 
     def written(self, name):
         """-> (R,): the rows that have been written, sorted. All others are what they were drawn as."""

@@ -179,7 +179,7 @@ def test_the_files_have_no_names_and_room_only_for_what_was_touched(tmp_path):
     rows = np.array([3, 150_000])
     moments.write("layers.0.table", rows, tables.read("layers.0.table", rows))
     assert list(tmp_path.iterdir()) == []
-    for kept, most in ((tables, 2 * CHUNK * 4096 + 65536), (moments, 65536)):
+    for kept, most in ((tables, 2 * CHUNK * 4096 + 65_536), (moments, 65_536)):
         assert 0 < 512 * os.fstat(kept.files["layers.0.table"].fileno()).st_blocks <= most
 
 
@@ -327,17 +327,27 @@ def test_a_failure_while_saving_leaves_the_old_checkpoint_and_no_rubbish(both, m
     assert sorted(os.listdir(run.folder)) == before
 
 
-def test_a_full_disk_is_an_error_that_names_the_folder(tmp_path):
-    class Full:
-        def seek(self, place): ...
-        def write(self, data):
-            raise OSError(28, "No space left on device")
+def test_a_full_disk_is_an_error_that_names_the_folder(tmp_path, monkeypatch):
+    tables, pwrite, room = DiskTables(tmp_path, new_config(), SEED), os.pwrite, [70_000]
 
-    tables = DiskTables(tmp_path, new_config(), SEED)
-    tables.files["embed"] = Full()
-    for _ in range(2):  # and again: what has no place must not count as made
-        with pytest.raises(OSError, match=f"No space left on device: .*{tmp_path.name}"):
+    def nearly_full(handle, data, place):
+        n = min(len(data), room[0], 9_999)  # and what is long goes in several pieces
+        room[0] -= n
+        if not n:
+            raise OSError(28, "No space left on device")
+        return pwrite(handle, data[:n], place)
+
+    monkeypatch.setattr(os, "pwrite", nearly_full)
+    for _ in range(2):  # and again: what was not written must not count as made
+        with pytest.raises(OSError, match="No space left on device") as error:
             tables.fetch([[1]])
+        assert error.value.filename == str(tmp_path)
+    room[0] = 10**9
+    rows = np.array([1, 2, 3, 2000])
+    ram = init_params(new_config(), SEED)[1]
+    for t in (tables, ram):
+        t.write("embed", rows, t.read("embed", rows) + 1)
+    assert whole(tables) == whole(ram)
 
 
 def test_tables_that_were_never_trained_can_be_saved(tmp_path):
