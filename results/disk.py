@@ -11,7 +11,8 @@ the whole vocabulary and drawn as often as words are (Zipf):
 What is not about tables is kept small: the head has 2,048 classes, which are the ids modulo 2,048. Over
 the whole vocabulary it would be 0.7 GB of weights alone, and most of the step. Then, for 50,000 tokens,
 where both fit: the text that is written must be the same. Memory is RssAnon of /proc/self/status: file pages
-are left out, since the system may drop them at any time. The numbers go to disk.json beside this file.
+are left out, since the system may drop them at any time. CPU time is given beside wall time, since others
+may use the machine too. The numbers go to disk.json beside this file.
 """
 
 import argparse
@@ -41,7 +42,7 @@ from ministem.generate import generate  # noqa: E402
 from ministem.model import init_dense, shapes  # noqa: E402
 
 MODEL = dict(dim=128, n_layers=4, n_heads=4, ffn_dim=384, context=128)
-CLASSES, BATCH, LAST = 2048, 16, 50
+CLASSES, BATCH, LAST = 2048, 16, 30
 
 
 def main():
@@ -49,7 +50,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--folder", default=".", help="where the big files go (default: here)")
     parser.add_argument("--vocab-size", type=int, default=1_400_000)
-    parser.add_argument("--steps", type=int, default=120, help="the last 50 are timed")
+    parser.add_argument("--steps", type=int, default=60, help="the last 30 are timed")
     parser.add_argument("--threads", type=int, default=backend.available_cores())
     parser.add_argument("--work", choices=("disk", "ram"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -62,13 +63,14 @@ def main():
     # one step here, one step there, so that both see the same weather
     seconds = []
     for _ in range(args.steps):
-        seconds.append({side: float(ask(worker)) for side, worker in workers.items()})
+        seconds.append({side: json.loads(ask(worker)) for side, worker in workers.items()})
         print(seconds[-1], file=sys.stderr, flush=True)
     found = {side: json.loads(ask(worker)) for side, worker in workers.items()}
     for side in workers:
-        mine = [step[side] for step in seconds]
+        mine, cpu = zip(*(step[side] for step in seconds), strict=True)
         found[side] |= dict(
-            ms_per_step=round(1e3 * statistics.median(mine[-LAST:]), 1),
+            ms_per_step=round(1e3 * statistics.median(mine[-LAST:])),
+            cpu_ms_per_step=round(1e3 * statistics.median(cpu[-LAST:])),
             first_steps_s=[round(s, 2) for s in mine[:5]], all_steps_s=round(sum(mine), 1),
         )  # fmt: skip
     words = shlex.join(["python", "results/disk.py", *sys.argv[1:]])
@@ -79,7 +81,8 @@ def main():
         | {"python": platform.python_version()},
         model=MODEL | dict(vocab_size=args.vocab_size, classes=CLASSES), batch=BATCH, threads=args.threads,
         steps=args.steps, timed=f"the last {LAST} steps, median",
-        ratio=round(statistics.median(step["disk"] / step["ram"] for step in seconds[-LAST:]), 3), **found,
+        ratio=round(statistics.median(s["disk"][0] / s["ram"][0] for s in seconds[-LAST:]), 3),
+        cpu_ratio=round(statistics.median(s["disk"][1] / s["ram"][1] for s in seconds[-LAST:]), 3), **found,
         same_sample_as_in_ram=same_sample(args),
     )  # fmt: skip
     print(json.dumps(record, indent=1))
@@ -111,11 +114,11 @@ def work(args):
     with backend.blas_threads(args.threads):
         for step in range(args.steps):
             sys.stdin.readline()
-            start = time.perf_counter()
+            start = time.perf_counter(), time.process_time()
             batch = tables.fetch(ids[step])
             loss, grads = loss_and_grads(params, config, batch, targets[step], args.threads)
             optimizer.step(params, tables, grads)
-            print(time.perf_counter() - start, flush=True)
+            print([time.perf_counter() - start[0], time.process_time() - start[1]], flush=True)
             n_rows.append(len(batch.rows))
             most = max(most, anonymous())
     sys.stdin.readline()
