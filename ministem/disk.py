@@ -26,6 +26,8 @@ import numpy as np
 from .model import initial_rows, shapes
 from .tables import CHUNK, Tables
 
+PIECE = 1 << 14  # bytes written at a time
+
 
 class OnDisk(Tables):
     """What both kinds share. seed: what new rows are drawn from (None: they are zero, as moments are)."""
@@ -94,13 +96,14 @@ class DiskTables(OnDisk):
     def put(self, name, row, values):
         """Write values (n,·) into row .. row+n-1 of the file.
 
-        Not by storing into a mapping of it. There the system would take the whole page for changed, which may
-        be megabytes, and a full disk would end the program without a word (SIGBUS). This raises OSError."""
+        Not by storing into a mapping of it: there a full disk ends the program without a word (SIGBUS), here
+        it raises OSError. And in small PIECES: Linux keeps in memory as one unit what is written at once, and
+        the larger that is, the longer it takes to change a row of it (1.5 MB: 13 us, 16 KB: 4 us)."""
         data = memoryview(np.ascontiguousarray(values, "float32")).cast("B")
         place = row * len(data) // len(values)
         try:
             while data:
-                n = os.pwrite(self.files[name].fileno(), data, place)
+                n = os.pwrite(self.files[name].fileno(), data[:PIECE], place)
                 data, place = data[n:], place + n
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.folder)) from None

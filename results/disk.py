@@ -42,7 +42,7 @@ from ministem.generate import generate  # noqa: E402
 from ministem.model import init_dense, shapes  # noqa: E402
 
 MODEL = dict(dim=128, n_layers=4, n_heads=4, ffn_dim=384, context=128)
-CLASSES, BATCH, LAST = 2048, 16, 30
+CLASSES, BATCH = 2048, 16
 
 
 def main():
@@ -50,13 +50,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--folder", default=".", help="where the big files go (default: here)")
     parser.add_argument("--vocab-size", type=int, default=1_400_000)
-    parser.add_argument("--steps", type=int, default=60, help="the last 30 are timed")
+    parser.add_argument("--steps", type=int, default=60, help="the last third is timed")
     parser.add_argument("--threads", type=int, default=backend.available_cores())
     parser.add_argument("--work", choices=("disk", "ram"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work:
         return print(json.dumps(work(args)))
-    start, workers = time.perf_counter(), {}
+    start, workers, last = time.perf_counter(), {}, args.steps // 3
     for side in ("disk", "ram"):
         command = [sys.executable, __file__, *sys.argv[1:], "--work", side]
         workers[side] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -69,8 +69,8 @@ def main():
     for side in workers:
         mine, cpu = zip(*(step[side] for step in seconds), strict=True)
         found[side] |= dict(
-            ms_per_step=round(1e3 * statistics.median(mine[-LAST:])),
-            cpu_ms_per_step=round(1e3 * statistics.median(cpu[-LAST:])),
+            ms_per_step=round(1e3 * statistics.median(mine[-last:])),
+            cpu_ms_per_step=round(1e3 * statistics.median(cpu[-last:])),
             first_steps_s=[round(s, 2) for s in mine[:5]], all_steps_s=round(sum(mine), 1),
         )  # fmt: skip
     words = shlex.join(["python", "results/disk.py", *sys.argv[1:]])
@@ -80,9 +80,9 @@ def main():
         versions={p: importlib.metadata.version(p) for p in ("numpy", "scipy")}
         | {"python": platform.python_version()},
         model=MODEL | dict(vocab_size=args.vocab_size, classes=CLASSES), batch=BATCH, threads=args.threads,
-        steps=args.steps, timed=f"the last {LAST} steps, median",
-        ratio=round(statistics.median(s["disk"][0] / s["ram"][0] for s in seconds[-LAST:]), 3),
-        cpu_ratio=round(statistics.median(s["disk"][1] / s["ram"][1] for s in seconds[-LAST:]), 3), **found,
+        steps=args.steps, timed=f"the last {last} steps, median",
+        ratio=round(statistics.median(s["disk"][0] / s["ram"][0] for s in seconds[-last:]), 3),
+        cpu_ratio=round(statistics.median(s["disk"][1] / s["ram"][1] for s in seconds[-last:]), 3), **found,
         same_sample_as_in_ram=same_sample(args),
     )  # fmt: skip
     print(json.dumps(record, indent=1))
@@ -123,7 +123,7 @@ def work(args):
             most = max(most, anonymous())
     sys.stdin.readline()
     found = dict(
-        loss=float(loss), rows_per_step=statistics.median(n_rows[-LAST:]),
+        loss=float(loss), rows_per_step=statistics.median(n_rows),
         table_gb=round(sum(4e-9 * np.prod(s) for n, s in shapes(config)[1].items() if n != "embed"), 2),
         anonymous_mb=round(most / 1e6),
     )  # fmt: skip

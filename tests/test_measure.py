@@ -38,6 +38,8 @@ def test_counts_equal_the_arrays_and_the_products_that_are_made(ffn, stem_layers
     sizes = {name: a.size for name, a in (params | tables.arrays).items()}
     rows = {name: tables[name].shape[1] for name in tables.names}
     assert n.total == sum(sizes.values())
+    assert n.table_bytes == 3 * sum(tables[name].nbytes for name in tables.names)  # rows and two moments
+    assert n.train_bytes - n.table_bytes == 4 * sum(p.nbytes for p in params.values())  # and a gradient
     assert n.active == sum((sizes | rows).values())
 
     CountingArray.total = 0
