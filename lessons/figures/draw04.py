@@ -27,7 +27,8 @@ def a_head_that_looks_one_back(fig):
             left.add_patch(Rectangle((n - 0.5, m - 0.5), 1, 1, color=STEM, alpha=round(p[m, n], 2), lw=0))
     left.plot([-0.5, shown - 0.5], [-0.5, shown - 0.5], color="black", lw=0.8, drawstyle="steps-pre")
     left.set(xlim=(-0.5, shown - 0.5), ylim=(shown - 0.5, -0.5), aspect="equal", xlabel="key position n",
-             ylabel="query position m", xticks=range(0, shown, 2), yticks=range(0, shown, 2), title="weights")  # fmt: skip
+             ylabel="query position m", title="weights")  # fmt: skip
+    left.set(xticks=range(0, shown, 2), yticks=range(0, shown, 2))
     left.grid(False)
 
     distance = np.arange(30)
