@@ -10,7 +10,7 @@ from ministem.model import causal_mask, rope_forward, rope_rotations
 def a_head_that_looks_one_back(fig):
     """With RoPE a score depends on the distance alone, so a head can look one back everywhere; with added
     vectors it depends on the place too."""
-    T, D, shown = 120, 16, 9
+    T, D, shown = 120, 16, 8
     k = np.repeat([2.0, 2, 1, 1, 0, 0, 0, 0], 2)  # (D,)  every position has this key, mostly in fast pairs,
     rot = rope_rotations(0, T, D, 10000.0, like=k)  # (T,D/2)
     q = (k.view("complex128") * rot[1].conj()).view("float64")  # (D,)  and asks for it, turned one step back
