@@ -1,6 +1,7 @@
 """Figures of lesson 05: SwiGLU."""
 
 import numpy as np
+from matplotlib.patches import Rectangle
 
 from lessons.figures.__main__ import DENSE, GREEN, STEM
 
@@ -12,21 +13,25 @@ def gate_and_up_agree_on_one_feature(fig):
     gate = a / (1 + np.exp(-a))  # (F,)
     up = {"Spain, capital?": np.array([1.0, 1, 0, 0]), "Japan, capital?": np.array([0.0, 0, 1, 1])}
     for ax, (title, u) in zip(fig.subplots(1, 2, sharey=True), up.items(), strict=True):
-        for row, (h, colour) in enumerate(((gate, DENSE), (u, GREEN), (gate * u, STEM))):
-            for f, value in enumerate(h.round(2)):
-                ax.add_patch(_square(f, row, colour, min(1, abs(value) / (1 if row == 1 else 4))))
-                text = "white" if abs(value) > 0.5 else "black"
-                ax.text(f, row, f"{value + 0:g}", ha="center", va="center", color=text)
-        ax.set(xlim=(-0.6, 3.6), ylim=(2.6, -0.6), title=title)
+        rows = {"silu(gate)": (gate, DENSE, 4), "up": (u, GREEN, 1), "product": (gate * u, STEM, 4)}
+        _cells(ax, rows, digits=2)
         ax.set_xticks(range(4), ["Madrid", "euro", "Tokyo", "yen"])
-        ax.set_yticks(range(3), ["silu(gate)", "up", "product"])
-        ax.tick_params(length=0)
-        ax.grid(False)
-        ax.spines[:].set_visible(False)
+        ax.set_title(title)
     return fig
 
 
-def _square(x, y, colour, strength):
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((x - 0.46, y - 0.46), 0.92, 0.92, facecolor=colour, alpha=0.06 + 0.9 * strength)
+def _cells(ax, rows, digits):
+    """Numbers in coloured squares. rows: label -> numbers (F,), colour, the number with the full colour"""
+    for y, (values, colour, full) in enumerate(rows.values()):
+        for x, value in enumerate(values.round(digits)):
+            strength = min(1, abs(value) / full)
+            shade = dict(color=colour, alpha=round(0.06 + 0.9 * strength, 2), lw=0)
+            ax.add_patch(Rectangle((x - 0.46, y - 0.46), 0.92, 0.92, **shade))
+            text = "white" if strength > 0.5 else "black"
+            size = 10 if len(values) < 6 else 8
+            ax.text(x, y, f"{value + 0:g}", ha="center", va="center", color=text, fontsize=size)
+    ax.set(xlim=(-0.6, len(values) - 0.4), ylim=(len(rows) - 0.4, -0.6))
+    ax.set_yticks(range(len(rows)), rows)
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
