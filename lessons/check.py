@@ -38,7 +38,7 @@ class Task:
     """One function that the learner writes."""
 
     library: Callable  # the solution; the learner's function has its name and signature
-    results: tuple[str, ...]  # names of what it returns, in order: ("dx", "dg")
+    results: tuple[str, ...]  # names of what it returns, in order: ("dx", "dg"); of a forward pass ("out",)
     args: Callable  # rng -> a dict of arguments: of `forward` if there is one, else of the function itself
     forward: Callable | None = None  # library's function is its backward: (dout, cache) -> gradients
     mutants: dict = field(default_factory=dict)  # the sentence that names a mistake -> a function with it
