@@ -32,6 +32,7 @@ import time
 import traceback
 from pathlib import Path
 
+from ministem.backend import blas_threads
 from ministem.cli import fail
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,7 +78,7 @@ def execute(path, echo=None):
         if echo:
             echo.write(f"-- line {line + 1}: {body.splitlines()[0].strip()}\n")
         printed = Printed(echo)
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(printed), blas_threads(1):  # on arrays this small, more would only wait
             exec(code, names)
         printed = printed.getvalue()
         if after and after[1] == "output":
