@@ -78,7 +78,7 @@ def execute(path, echo=None):
         if echo:
             echo.write(f"-- line {line + 1}: {body.splitlines()[0].strip()}\n")
         printed = Printed(echo)
-        with contextlib.redirect_stdout(printed), blas_threads(1):  # on arrays this small, more would only wait
+        with contextlib.redirect_stdout(printed), blas_threads(1):  # more only wait
             exec(code, names)
         printed = printed.getvalue()
         if after and after[1] == "output":
