@@ -185,7 +185,8 @@ def main():
             print(f"{name}:{line}: {'updated: ' if args.update else ''}{what}")
         failed |= bool(problems) and not args.update
         seconds = time.process_time() - start
-        print(f"{name}: {seconds:.1f} CPU seconds, {'NOT ' if problems else ''}as on the page")
+        state = "updated" if args.update else "NOT as on the page" if problems else "as on the page"
+        print(f"{name}: {seconds:.1f} CPU seconds, {state}")
     sys.exit(failed)
 
 

@@ -1,0 +1,50 @@
+"""How exercise 02 is checked: the scatter-add against the library's. Rows repeat; one is never read."""
+
+import numpy as np
+
+from lessons.check import Task
+from ministem.backend import sum_rows
+
+
+def args(rng):
+    slot = np.array([[0, 3, 3, 1, 5], [2, 3, 0, 0, 5]])  # repeats in and across texts; no 4
+    return dict(values=rng.standard_normal((2, 5, 3)), slot=slot, n_rows=6)
+
+
+def keeps_one(values, slot, n_rows):
+    out = np.zeros((n_rows, values.shape[-1]))
+    out[slot] += values
+    return out
+
+
+def mean(values, slot, n_rows):
+    return sum_rows(values, slot, n_rows) / np.maximum(1, np.bincount(slot.flat, minlength=n_rows))[:, None]
+
+
+def only_rows_that_occur(values, slot, n_rows):
+    return sum_rows(values, slot, n_rows)[np.unique(slot)]
+
+
+def last_text_only(values, slot, n_rows):
+    return sum_rows(values[-1:], slot[-1:], n_rows)
+
+
+TASKS = [
+    Task(
+        library=sum_rows,
+        args=args,
+        results=("out",),
+        mutants={
+            "out[slot] += values keeps one of the rows of a slot, and 0, 3 and 5 repeat here": keeps_one,
+            "this is the mean, and what is due is the sum: each use of a row adds its pull": mean,
+            "a row that nobody reads has a gradient too: zero. Return n_rows rows": only_rows_that_occur,
+            "only the last text has arrived: go over all B of them": last_text_only,
+        },
+    )
+]
+
+HINTS = (
+    "Make an array of zeros, then add position after position: a loop over B and T is a right answer.",
+    "values.reshape(-1, F) and slot.reshape(-1) make one list of positions, so one loop is enough.",
+    "Without a loop: np.add.at(out, slot, values). Or onehot.T @ values, with onehot = np.eye(n_rows)[slot].",
+)
