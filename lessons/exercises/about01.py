@@ -22,14 +22,14 @@ TASKS = [
         args=lambda rng: {},
         results=("all", "before", "last", "embed"),
         mutants={
-            "nothing changes? Then the fact would sit somewhere else. With Germany's rows in all layers it says "
-            "Berlin": lambda: (False, False, False, False),
-            "the model mostly looks for the country where the country stands. (The answer becomes the other's in "
-            "11 to 35 % of the pairs, so it looks around a little.)": lambda: (True, True, False, False),
-            "what the last layer's table does at Spain stays at Spain: no attention comes after it that could "
-            "carry it to the end of the text": lambda: (True, False, True, False),
-            "the embedding says which word it is, and one would think that all the rest follows. But the four "
-            "tables are addressed by the id, not by the embedding": lambda: (True, False, False, True),
+            "nothing changes? With Germany's rows in all layers every one of the 400 answers is the other "
+            "country's": lambda: (False, False, False, False),
+            "the model mostly looks for the country where the country stands. (In 11 to 35 % of the pairs the "
+            "answer does become the other's: it looks around a little.)": lambda: (True, True, False, False),
+            "what the last layer's table does at Spain stays at Spain: no attention comes after it that "
+            "could carry it to the end of the text": lambda: (True, False, True, False),
+            "the embedding says which word it is, and one would think that all the rest follows. But the "
+            "four tables are addressed by the id, not by the embedding": lambda: (True, False, False, True),
             "an override is not magic: where its row is not read on the way to the answer, nothing happens": (
                 lambda: (True, True, True, True)
             ),

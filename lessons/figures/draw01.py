@@ -16,7 +16,7 @@ def spain_reads_germany(fig):
         edited = token == " Spain"
         for layer in range(4):
             row, colour = ("Germany", DENSE) if edited else (token.strip(), STEM)
-            box = dict(boxstyle="square,pad=0.35", facecolor="white", edgecolor=colour, lw=2 if edited else 0.8)
+            box = dict(boxstyle="square", facecolor="white", edgecolor=colour, lw=2 if edited else 1)
             left.text(x, layer + 1, row, ha="center", va="center", fontsize=8, color=colour, bbox=box)
         left.text(x, 0, token.strip(), ha="center", va="center", weight="bold" if edited else "normal")
     for layer in range(4):
@@ -30,7 +30,7 @@ def spain_reads_germany(fig):
     for i, name in enumerate(names):
         right.barh(i + 0.2, before.get(name, 0), 0.38, color=STEM, label="as it is" if not i else None)
         right.barh(i - 0.2, after.get(name, 0), 0.38, color=DENSE, label="Germany's rows" if not i else None)
-    right.set_yticks(range(len(names)), [name.strip() + ("(lin)" if name == " Ber" else "") for name in names])
+    right.set_yticks(range(len(names)), [name.strip() for name in names])
     right.set(title="what comes next", xlabel="probability", xlim=(0, 1))
     right.grid(axis="y", visible=False)
     right.legend(loc="center right", fontsize=8)
