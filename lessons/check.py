@@ -92,10 +92,11 @@ def worst(name, got, want):
     if (off <= TOLERANCE * max(size, 1e-12)).all():
         return None
     i = np.unravel_index(off.argmax(), off.shape)
-    at = f"{name}[{', '.join(map(str, i))}]" if i else name
+    values = f"got {got[i]:.6g}, expected {want[i]:.6g}"
+    if not i:
+        return values
     wrong = (off > TOLERANCE * size).sum()
-    entries = f"{wrong} of {off.size} entries are off, most of all {at}"
-    return f"{entries}: got {got[i]:.6g}, expected {want[i]:.6g}"
+    return f"{wrong} of {off.size} entries are off, most of all {name}[{', '.join(map(str, i))}]: {values}"
 
 
 def equal(made, got):

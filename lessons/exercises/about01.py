@@ -24,8 +24,8 @@ TASKS = [
         mutants={
             "nothing changes? With Germany's rows in all layers every one of the 400 answers is the other "
             "country's": lambda: (False, False, False, False),
-            "the model mostly looks for the country where the country stands. (In 11 to 35 % of the pairs the "
-            "answer does become the other's: it looks around a little.)": lambda: (True, True, False, False),
+            "the model mostly looks for the country where the country stands. (In 11 to 35 % of the pairs "
+            "the answer does become the other's: it looks around a bit.)": lambda: (True, True, False, False),
             "what the last layer's table does at Spain stays at Spain: no attention comes after it that "
             "could carry it to the end of the text": lambda: (True, False, True, False),
             "the embedding says which word it is, and one would think that all the rest follows. But the "
