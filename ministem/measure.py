@@ -2,7 +2,7 @@
 
 import random
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,6 +32,51 @@ def count(config):
     attention = 2 * config.n_layers * config.context * config.dim
     flops = 2 * (products + attention)
     return Count(n_dense + n_tables, active, flops, 16 * n_dense + 12 * n_tables, 12 * n_tables)
+
+
+def watch(params, batch, dry=False):
+    """-> params and batch as they are, but telling of every product and lookup they go through, and the
+    list where that is noted: (kind, name, multiply-adds, numbers read). This counts what the real code does,
+    to compare with `count`.
+
+    name: of the parameter or table that was read, None for a product of activations (attention).
+    dry: products are counted, not computed, and give zeros: a model of any size can be counted then."""
+    notes = []
+
+    class Watched(np.ndarray):
+        name = None
+
+        def __array_finalize__(self, of):
+            self.name = getattr(of, "name", None)  # a view of a parameter is that parameter
+
+        def __array_ufunc__(self, ufunc, method, *inputs, out=None, **more):
+            plain = [np.asarray(a) if isinstance(a, np.ndarray) else a for a in inputs]
+            out = tuple(np.asarray(o) for o in out) if out else None
+            if ufunc is not np.matmul or plain[1].shape[-1] == 1:  # with one column it is a row sum
+                result = getattr(ufunc, method)(*plain, **more | (dict(out=out) if out else {}))
+            else:
+                a, w = plain
+                shape = (*np.broadcast_shapes(a.shape[:-2], w.shape[:-2]), a.shape[-2], w.shape[-1])
+                result = np.zeros(shape, a.dtype) if dry else a @ w
+                names = [b.name for b in inputs if getattr(b, "name", None)]
+                read = sum(b.size for b in inputs if getattr(b, "name", None))
+                notes.append(("product", names[0] if names else None, result.size * a.shape[-1], read))
+            return result.view(Watched) if isinstance(result, np.ndarray) else result
+
+        def __getitem__(self, key):
+            result = super().__getitem__(key)
+            if self.name and isinstance(key, np.ndarray):  # block[slot]
+                notes.append(("lookup", self.name, 0, result.size))
+                result.name = None
+            return result
+
+    def watched(arrays):
+        views = {name: a.view(Watched) for name, a in arrays.items()}
+        for name, a in views.items():
+            a.name = name
+        return views
+
+    return watched(params), replace(batch, blocks=watched(batch.blocks)), notes
 
 
 def evaluate(run, ids, B, limit=None):

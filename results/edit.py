@@ -9,50 +9,30 @@
 """
 
 import argparse
-import datetime
-import importlib.metadata
 import json
-import platform
 import random
-import shlex
 import subprocess
 import sys
 import time
 from itertools import permutations
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+import common
 
-import train  # noqa: E402
-from ministem import atlas, backend, checkpoint, edit, measure  # noqa: E402
-from ministem.data import Corpus  # noqa: E402
+import train
+from ministem import atlas, backend, checkpoint, edit, measure
+from ministem.data import Corpus
 
 CPU = backend.device_array("cpu")
 
 
 def main():
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("what", choices=("rates", "names", "layers", "patch"))
+    parser = common.parser(__doc__, ("rates", "names", "layers", "patch"))
     parser.add_argument("--runs", type=Path, default=Path("runs/edit"))
-    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--pairs", type=int, default=400)
-    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     args.runs.mkdir(parents=True, exist_ok=True)
-    start = time.perf_counter()
-    with backend.blas_threads(args.threads):
-        found = globals()[args.what](args)
-    record = dict(
-        command=shlex.join(["python", "results/edit.py", *sys.argv[1:]]),
-        date=datetime.date.today().isoformat(), seconds=round(time.perf_counter() - start),
-        versions={p: importlib.metadata.version(p) for p in ("numpy", "scipy", "tiktoken")}
-        | {"python": platform.python_version()},
-        **found,
-    )  # fmt: skip
-    name = "patch" if args.what == "patch" else f"edit_{args.what}"
-    (HERE / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    common.run(args, globals()[args.what], "patch" if args.what == "patch" else f"edit_{args.what}")
 
 
 def model(args, folder, corpus, seed, **settings):
@@ -225,7 +205,7 @@ def one_patch(args, base, free, text, questions, label, seed, names, capitals, r
     stem = "".join(c if c.isalnum() else "-" for c in f"{label} {seed}")
     facts, file, out = (args.runs / f"{stem}{end}" for end in (".txt", ".safetensors", ""))
     facts.write_text("\n".join(lines) + "\n", "utf-8")
-    command = [sys.executable, HERE.parent / "train.py", "--init-from", base.folder, "--tables-only"]
+    command = [sys.executable, common.HERE.parent / "train.py", "--init-from", base.folder, "--tables-only"]
     command += ["--data", facts, "--save-patch", file, "--out", out]
     command += ["--seed", seed, "--threads", args.threads]
     for name, value in PATCH.items():

@@ -14,20 +14,6 @@ from ministem.model import Config, forward, init_params, loss_and_grads
 CONFIG = Config(31, dim=12, n_layers=3, n_heads=6, n_kv_heads=3, ffn_dim=20, context=9, stem_layers=(0, 2))
 
 
-class CountingArray(np.ndarray):
-    """An array that adds up the multiply-adds of every matrix product it takes part in."""
-
-    total = 0
-
-    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **more):
-        inputs = [np.asarray(i) if isinstance(i, np.ndarray) else i for i in inputs]
-        out = tuple(np.asarray(o) for o in out) if out else None
-        result = getattr(ufunc, method)(*inputs, **more | (dict(out=out) if out else {}))
-        if ufunc is np.matmul and result.shape[-1] > 1:  # a product with one column is a row sum
-            CountingArray.total += result.size * inputs[0].shape[-1]
-        return result.view(CountingArray) if isinstance(result, np.ndarray) else result
-
-
 @pytest.mark.parametrize("ffn, stem_layers", [
     ("stem", (0, 2)), ("stem", ()), ("gate", (0, 1, 2)), ("additive", (1,)), ("dense", (0, 1)),
 ])  # fmt: skip
@@ -42,11 +28,26 @@ def test_counts_equal_the_arrays_and_the_products_that_are_made(ffn, stem_layers
     assert n.train_bytes - n.table_bytes == 4 * sum(p.nbytes for p in params.values())  # and a gradient
     assert n.active == sum((sizes | rows).values())
 
-    CountingArray.total = 0
-    counting = {name: p.view(CountingArray) for name, p in params.items()}
     T = config.context
-    forward(counting, config, tables.fetch(np.arange(T)[None]))
-    assert 2 * CountingArray.total / T == n.flops
+    watched, batch, notes = measure.watch(params, tables.fetch(np.arange(T)[None]))
+    forward(watched, config, batch)
+    assert 2 * sum(adds for _, _, adds, _ in notes) / T == n.flops
+    # every matrix is read once, and of every table one row for each position
+    read = {name: numbers for _, name, _, numbers in notes if name}
+    matrices = {name: a.size for name, a in params.items() if a.ndim == 2}
+    assert read == matrices | {name: T * width for name, width in rows.items()}
+
+
+@pytest.mark.parametrize("ffn", ["stem", "dense"])
+def test_training_makes_three_times_the_products_of_a_forward_pass(ffn):
+    config = replace(CONFIG, ffn=ffn)
+    params, tables = init_params(config, 0)
+    ids = np.random.default_rng(0).integers(0, 31, (2, config.context + 1))
+    watched, batch, notes = measure.watch(params, tables.fetch(ids[:, :-1]))
+    loss, grads = loss_and_grads(watched, config, batch, ids[:, 1:])
+    plain, plain_grads = loss_and_grads(params, config, tables.fetch(ids[:, :-1]), ids[:, 1:])
+    assert loss == plain and (grads["head"] == plain_grads["head"]).all()  # watching changes nothing
+    assert 2 * sum(adds for _, _, adds, _ in notes) == 3 * measure.count(config).flops * 2 * config.context
 
 
 def test_a_stem_layer_saves_a_third_of_its_ffn():

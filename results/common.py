@@ -1,0 +1,85 @@
+"""What the experiments share: a bare training loop for small models, and the record that each leaves."""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import platform
+import shlex
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from ministem import backend, measure  # noqa: E402
+from ministem.model import init_params, loss_and_grads  # noqa: E402
+from ministem.optim import AdamW, cosine_schedule  # noqa: E402
+
+
+def parser(doc, commands):
+    """Arguments of an experiment script: which experiment, how many seeds, how many threads."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=commands)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    return parser
+
+
+def run(args, experiment, name):
+    """Call experiment(args) -> a dict, and write it with its command, date and versions as NAME.json."""
+    start = time.perf_counter()
+    backend.keep_freed_memory()
+    with backend.blas_threads(args.threads):
+        found = experiment(args)
+    record = dict(
+        command=shlex.join(["python", f"results/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        date=datetime.date.today().isoformat(), seconds=round(time.perf_counter() - start),
+        versions={p: importlib.metadata.version(p) for p in ("numpy", "scipy", "tiktoken")}
+        | {"python": platform.python_version()},
+        **found,
+    )  # fmt: skip
+    (HERE / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+
+
+def fit(config, draw, steps, seed, lr, table_lr=2.0, table_std=0.02, decay=0.1, warmup=50, look=None,
+        every=100, threads=1):  # fmt: skip
+    """Train a new model, as train.py does but without a run folder.
+
+    draw(step) -> ids, targets, each (B,T); look(model) -> a dict, called every `every` steps.
+    -> model (params, tables, config), curve [dict(step, loss, ...)], and loss and gradient norm of all steps.
+    A model whose gradient is no longer finite stops there: its curve is shorter."""
+    params, tables = init_params(config, seed)
+    for name in tables.names:
+        if name != "embed":
+            tables[name][...] *= np.float32(table_std / 0.02)
+    model = SimpleNamespace(params=params, tables=tables, config=config)
+    optimizer = AdamW(lr, weight_decay=decay, table_lr=table_lr, threads=threads)
+    curve, losses, norms = [], [], []
+    with np.errstate(all="ignore"):  # what is not finite is looked for
+        for step in range(1, steps + 1):
+            optimizer.lr = cosine_schedule(step, steps, lr, warmup)
+            ids, targets = draw(step)
+            loss, grads = loss_and_grads(params, config, tables.fetch(ids), targets, threads)
+            try:
+                norms.append(float(optimizer.step(params, tables, grads)))
+            except FloatingPointError:
+                break
+            losses.append(float(loss))
+            if look and (step % every == 0 or step == steps):
+                curve.append(dict(step=step, loss=sig(np.mean(losses[-every:])), **look(model)))
+    return model, curve, losses, norms
+
+
+def training_flops(config, tokens):
+    """Forward, and twice as much for the way back: every product has two in its backward pass."""
+    return 3 * measure.count(config).flops * tokens
+
+
+def sig(x, digits=5):
+    """x to that many significant digits: what a JSON file needs to hold of a measurement."""
+    return float(f"{float(x):.{digits}g}")
