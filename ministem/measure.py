@@ -79,6 +79,28 @@ def watch(params, batch, dry=False):
     return watched(params), replace(batch, blocks=watched(batch.blocks)), notes
 
 
+def angular_spread(vectors, B=256):
+    """How far apart do vectors (N,·) point? Over all pairs -> dict(p95 of |cos|, median of cos, counts: a
+    histogram of cos, 200 bins from -1 to 1). Rows of zeros point nowhere and are left out.
+
+    Compare it with random vectors of the same width, whose cosines are not zero either: p95 is about
+    1.96 / sqrt(width). The (N,N) matrix of cosines is never whole: B of its rows at a time are counted."""
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    n = vectors[length[:, 0] > 0] / length[length[:, 0] > 0]
+    fine = np.zeros(20_000, int)  # bins of 0.0001: what quantiles are read from
+    for i in range(0, len(n), B):
+        cos = n[i : i + B] @ n[i:].T
+        above = np.triu_indices(len(cos), 1, cos.shape[1])  # each pair once, and none with itself
+        fine += np.histogram(cos[above].clip(-1, 1), len(fine), (-1, 1))[0]
+    one_sided = fine[10_000:] + fine[9_999::-1]  # of |cos|
+
+    def quantile(counts, q):
+        return (np.searchsorted(counts.cumsum(), q * counts.sum()) + 0.5) / 10_000
+
+    return dict(p95=quantile(one_sided, 0.95), median=quantile(fine, 0.5) - 1,
+                counts=fine.reshape(200, -1).sum(1).tolist())  # fmt: skip
+
+
 def evaluate(run, ids, B, limit=None):
     """Mean loss over windows of ids (N,), in nats per token."""
     total, n = 0.0, 0

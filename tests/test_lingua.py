@@ -1,10 +1,24 @@
-"""Weights survive the trip to the official names and layouts and back, bit for bit."""
+"""Weights survive the trip to the official names, layouts and folders and back, bit for bit."""
+
+import itertools
+import json
+import runpy
+import shutil
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tiktoken.load
+from safetensors.numpy import load_file
 
-from ministem.lingua import from_lingua, to_lingua
+from ministem.checkpoint import Run, load_checkpoint, save_checkpoint, start_run
+from ministem.lingua import export_run, from_lingua, import_run, main, official_params, to_lingua
 from ministem.model import Config, init_params
+from ministem.optim import AdamW
+from ministem.tokenizer import train_bpe
 
 SIZES = dict(vocab_size=11, dim=24, n_layers=3, n_heads=4, ffn_dim=20, context=9)
 
@@ -121,3 +135,130 @@ def test_what_does_not_fit_is_named():
         refused({**good, name: np.zeros(())}, name)
     refused(good, "24", "5", n_heads=5)
     refused({}, "tok_embeddings")
+
+
+# ------------------------------------------------------------------------------------------ folders
+
+PTH = Path(__file__).resolve().parent.parent / "interop" / "pth.py"  # stands alone: no package
+TEXT = "a little text, from which a little vocabulary is made; and then some more of it. " * 4
+
+
+def saved_run(folder, **changes):
+    """A run folder with a random model of 300 tokens."""
+    tokenizer = train_bpe(TEXT, 300, (" South Africa",))
+    params, tables, config = model(vocab_size=tokenizer.n_vocab, **changes)
+    run = Run(folder, config, {}, tokenizer, params, tables, step=7)
+    optimizer = AdamW()
+    optimizer.start(params, tables)
+    start_run(run)
+    save_checkpoint(run, optimizer)
+    return run
+
+
+def lingua(monkeypatch, capsys, *args):
+    """python -m ministem.lingua ARGS -> its exit code, what it says"""
+    monkeypatch.setattr(sys, "argv", ["lingua", *map(str, args)])
+    try:
+        main()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("to, changes", [
+    ("lingua", dict(stem_layers=(0, 2), n_kv_heads=2, norm_eps=1e-6, rope_theta=5e5)),
+    ("lingua", dict(stem_layers=(), ffn_dim=27)),
+    ("llama", dict(stem_layers=(), n_kv_heads=2, rope_theta=5e5)),
+])  # fmt: skip
+def test_export_and_import_give_back_the_same_bytes(tmp_path, to, changes):
+    old = saved_run(tmp_path / "run", **changes)
+    export_run(load_checkpoint(tmp_path / "run", np.empty(0)), tmp_path / "out", to)
+    import_run(tmp_path / "out", tmp_path / "new")
+    new = load_checkpoint(tmp_path / "new", np.empty(0))
+    assert new.config == old.config and new.tokenizer.hash == old.tokenizer.hash
+    weights = [tmp_path / "run/step-000007", tmp_path / "new/step-000000"]
+    assert len({(step / "model.safetensors").read_bytes() for step in weights}) == 1
+
+
+def test_params_json_says_the_width_in_the_way_the_official_code_computes_it():
+    tokenizer = train_bpe(TEXT, 270)
+    for dim, F in itertools.product((24, 64, 100, 960, 2048), (7, 20, 172, 2560, 8192)):
+        m = official_params(Config(9, dim=dim, n_heads=2, ffn_dim=F), tokenizer)["model"]
+        hidden = int(m["ffn_dim_multiplier"] * int(2 * 4 * dim / 3))
+        assert m["multiple_of"] * ((hidden + m["multiple_of"] - 1) // m["multiple_of"]) == F
+        assert m["stem_embedding_dim"] == F
+
+
+def test_the_official_tokenizer_class_with_our_pattern_gives_our_ids(tmp_path):
+    """The three lines that the README tells to change there, on the file that is exported."""
+    run = saved_run(tmp_path / "run", stem_layers=(1,))
+    export_run(run, tmp_path / "out", "lingua")
+    said = json.loads((tmp_path / "out/params.json").read_text("utf-8"))["data"]["tokenizer"]
+    ranks = tiktoken.load.load_tiktoken_bpe(str(tmp_path / "out" / said["path"]))
+    pattern, special = said["pattern"], said["special"]
+    theirs = tiktoken.Encoding("t", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+    text = TEXT + "South Africa and in South Africa's <|endoftext|>"
+    assert theirs.encode_ordinary(text) == run.tokenizer.encode(text)
+    assert theirs.n_vocab == run.config.vocab_size
+
+
+def test_the_pth_files_are_what_the_official_loaders_expect_and_come_back_the_same(tmp_path):
+    torch = pytest.importorskip("torch")
+    pth = SimpleNamespace(**runpy.run_path(str(PTH)))
+    run, out = saved_run(tmp_path / "run", stem_layers=(0, 2)), tmp_path / "out"
+    export_run(run, out, "lingua")
+    files = [out / "consolidated" / f"{name}.safetensors" for name in ("consolidated", "consolidated_stem")]
+    before = [load_file(path) for path in files]
+    with pytest.raises(SystemExit, match="20 wide"):
+        pth.there(out, shards=3)
+    warnings.simplefilter("ignore")  # PyTorch's own, about a process group that is not there
+    pth.there(out, shards=4)
+
+    official = to_lingua(run.params, run.tables, run.config)
+    backbone = torch.load(out / "consolidated/consolidated.pth", weights_only=True)["model"]
+    stem = torch.load(out / "consolidated/consolidated_stem.pth", weights_only=True)
+    assert {"lm_transformer." + name for name in backbone} | set(stem) == set(official)
+    shards = [torch.load(out / f"stem_shards/stem_model_mp{i}.pt", weights_only=True) for i in range(4)]
+    for name, a in official.items():
+        if name in stem:
+            whole = torch.cat([shard[name] for shard in shards], dim=1)
+            assert (whole.numpy() == a).all() and (stem[name].numpy() == a).all()
+        else:
+            assert (backbone[name.removeprefix("lm_transformer.")].numpy() == a).all()
+    # what load_from_checkpoint does with the distributed checkpoint
+    empty = {"model": {name: torch.zeros_like(a) for name, a in backbone.items()}}
+    torch.distributed.checkpoint.load(empty, checkpoint_id=str(out))
+    assert all((empty["model"][name] == a).all() for name, a in backbone.items())
+
+    for path in files:
+        path.unlink()
+    with pytest.raises(ValueError, match="--back"):
+        import_run(out, tmp_path / "new")
+    pth.back(out)
+    for path, state in zip(files, before, strict=True):
+        again = load_file(path)
+        assert again.keys() == state.keys() and all((again[n] == state[n]).all() for n in state)
+
+
+def test_the_command_line_goes_there_and_back_and_refuses_in_one_line(tmp_path, monkeypatch, capsys):
+    saved_run(tmp_path / "run", stem_layers=(1,))
+    assert lingua(monkeypatch, capsys, "export", tmp_path / "run", tmp_path / "out")[0] == 0
+    assert lingua(monkeypatch, capsys, "import", tmp_path / "out", tmp_path / "new")[0] == 0
+    (tmp_path / "wrong").mkdir()
+    shutil.copytree(tmp_path / "out", tmp_path / "torn")
+    (tmp_path / "torn/consolidated/consolidated.safetensors").write_bytes(b"half")
+    shutil.copytree(tmp_path / "out", tmp_path / "other")
+    train_bpe(TEXT, 280).save(tmp_path / "other/vocab.tiktoken")
+    for args, words in {
+        ("export", tmp_path / "run", tmp_path / "out"): ["out is there already"],
+        ("export", tmp_path / "nothing", tmp_path / "x"): ["nothing is not a folder"],
+        ("export", tmp_path / "run", tmp_path / "x", "--to", "llama"): ["no tables", "layers 1"],
+        ("import", tmp_path / "wrong", tmp_path / "x"): ["no params.json", "no config.json"],
+        ("import", tmp_path / "torn", tmp_path / "x"): ["consolidated.safetensors", "cannot be read"],
+        ("import", tmp_path / "other", tmp_path / "x"): ["280", "model"],
+        ("import", tmp_path / "out", tmp_path / "new"): ["holds a run already"],
+    }.items():
+        code, said = lingua(monkeypatch, capsys, *args)
+        assert code == 2 and said.count("\n") == 1 and all(word in said for word in words), said
+        assert not (tmp_path / "x").exists() and not list(tmp_path.glob(".*.tmp"))

@@ -57,6 +57,20 @@ def test_a_stem_layer_saves_a_third_of_its_ffn():
     assert dense.active - one.active == C * F - F  # a matrix less, a row more
 
 
+def test_angular_spread_equals_brute_force_without_zero_rows_or_a_vector_with_itself():
+    vectors = np.random.default_rng(0).standard_normal((300, 24)) + 0.2
+    vectors[7] = 0
+    n = np.delete(vectors, 7, 0)
+    n /= np.linalg.norm(n, axis=1, keepdims=True)
+    cos = (n @ n.T)[np.triu_indices(299, 1)]
+    for B in (50, 1000):
+        found = measure.angular_spread(vectors, B)
+        assert sum(found["counts"]) == len(cos) == 299 * 298 / 2
+        assert abs(found["p95"] - np.quantile(abs(cos), 0.95)) < 3e-4
+        assert abs(found["median"] - np.median(cos)) < 3e-4
+        assert found["counts"] == np.histogram(cos, 200, (-1, 1))[0].tolist()
+
+
 def test_evaluate_is_the_mean_over_all_predictions():
     params, tables = init_params(CONFIG, 0)
     ids = np.random.default_rng(0).integers(0, 31, 40)
