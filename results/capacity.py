@@ -2,7 +2,7 @@
 
     python results/capacity.py rates     each model's own best learning rate
     python results/capacity.py models    recall against steps and training FLOPs, 2,000 entities, 4 relations
-    python results/capacity.py worlds    other worlds: more entities, more facts about each
+    python results/capacity.py worlds    other worlds: fewer entities and as many facts; twice as many
 
 Every entity, relation and value is one token, every value is drawn at random, so nothing can be guessed:
 log2(100) = 6.6 bits a fact. After its first token a model has to say one fixed token, which is learned at
@@ -111,7 +111,7 @@ def summed_up(runs):
 def worlds(args):
     runs = []
     for seed in range(args.seeds):
-        for entities, relations in ((1000, 4), (4000, 4), (500, 16), (125, 128)):
+        for entities, relations in ((500, 16), (125, 64), (4000, 4)):
             world = WORLD | dict(entities=entities, relations=relations)
             for label in ("dense", "stem all"):
                 runs.append(one(args, label, seed, **MODELS[label], world=world))

@@ -19,11 +19,10 @@ from ministem.tokenizer import train_bpe
 from train import parse_stem_layers
 
 SHAPE = dict(dim=64, n_layers=4, n_heads=4, ffn_dim=192, context=64)
-VOCABULARY, BATCH, STEPS, RATE = 1024, 16, 400, 4e-3
+VOCABULARY, BATCH, STEPS, RATE = 1024, 16, 300, 4e-3
 MODELS = {
     "dense": dict(stem="none"),
     "dense, FLOPs of stem all": dict(stem="none", ffn_dim=128),  # 3 x 128 = 2 x 192
-    "stem 1/3": dict(stem="1/3"),
     "stem 1/2": dict(stem="1/2"),
     "stem all": dict(stem="all"),
     "gate 1/2": dict(stem="1/2", ffn="gate"),
@@ -51,7 +50,7 @@ def text(args, vocabulary=VOCABULARY, share=1.0):
     return TEXTS[vocabulary, share]
 
 
-def one(args, label, seed, stem, ffn="stem", share=1.0, vocabulary=VOCABULARY, steps=STEPS, looks=8, **how):
+def one(args, label, seed, stem, ffn="stem", share=1.0, vocabulary=VOCABULARY, steps=STEPS, looks=6, **how):
     """Train one model -> what is recorded of it: losses in nats per byte, at 0 and at `looks` more times."""
     ids, val, bytes_per_token = text(args, vocabulary, share)
     shape = SHAPE | ({"ffn_dim": how.pop("ffn_dim")} if "ffn_dim" in how else {})
@@ -59,7 +58,7 @@ def one(args, label, seed, stem, ffn="stem", share=1.0, vocabulary=VOCABULARY, s
     config = Config(vocabulary, **shape, stem_layers=layers, ffn=ffn)
 
     def look(model):
-        loss = measure.evaluate(model, val, BATCH, limit=16_384)
+        loss = measure.evaluate(model, val, BATCH, limit=8_192)
         return dict(val_nats_per_byte=sig(loss / bytes_per_token))
 
     def draw(step):
