@@ -21,7 +21,7 @@ STYLE = {
     "axes.grid": True, "grid.color": "#e5e5e5", "legend.frameon": False, "legend.fontsize": 8.5,
 }  # fmt: skip
 COLORS = {
-    "dense": "#555555", "dense, FLOPs of stem all": "#aaaaaa", "dense, half as long again": "#8c6d31",
+    "dense": "#555555", "dense, FLOPs of stem all": "#aaaaaa", 
     "stem 1/3": "#9ecae1", "stem 1/2": "#4292c6", "stem all but the first": "#2171b5", "stem all": "#08306b",
     "gate": "#d95f02", "additive": "#7a4fa3",
 }  # fmt: skip
@@ -53,7 +53,7 @@ def flops_so_far(point, run):
 
 
 def capacity_flops(axes):
-    """Recall of 8,000 random facts against training FLOPs: tables in the up-projection's or the gate's
+    """Recall of 4,000 random facts against training FLOPs: tables in the up-projection's or the gate's
     place learn them for a fraction of what a dense model needs, an added table does not help."""
     found = load("capacity_models")
     for label in found["summary"]:

@@ -18,8 +18,8 @@ from ministem.model import Config, trunk_forward
 from ministem.tokenizer import train_bpe
 from train import parse_stem_layers
 
-SHAPE = dict(dim=64, n_layers=4, n_heads=4, ffn_dim=192, context=64)
-VOCABULARY, BATCH, STEPS, RATE = 1024, 16, 300, 4e-3
+SHAPE = dict(dim=64, n_layers=4, n_heads=2, ffn_dim=192, context=64)
+VOCABULARY, BATCH, STEPS, RATE = 1024, 8, 300, 4e-3
 MODELS = {
     "dense": dict(stem="none"),
     "dense, FLOPs of stem all": dict(stem="none", ffn_dim=128),  # 3 x 128 = 2 x 192

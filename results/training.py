@@ -63,7 +63,7 @@ def one(args, label, seed, lr):
         end = measure.evaluate(model, val, language.BATCH, limit=8_192)
     found = dict(
         model=label, seed=seed, lr=lr, steps=len(losses), val_loss=sig(end), worst_rise=sig(max(rise)),
-        spikes=sum(r > SPIKE for r in rise), median_norm=sig(np.median(late)),
+        spikes=int(sum(r > SPIKE for r in rise)), median_norm=sig(np.median(late)),
         largest_norm=sig(late.max()), losses=[sig(loss, 4) for loss in losses],
     )  # fmt: skip
     print({k: v for k, v in found.items() if k != "losses"}, flush=True)
