@@ -22,7 +22,7 @@ STYLE = {
 }  # fmt: skip
 COLORS = {
     "dense": "#555555", "dense, FLOPs of stem all": "#aaaaaa", 
-    "stem 1/3": "#9ecae1", "stem 1/2": "#4292c6", "stem all but the first": "#2171b5", "stem all": "#08306b",
+    "stem 1/3": "#9ecae1", "stem 1/2": "#4292c6", "stem all": "#08306b",
     "gate": "#d95f02", "additive": "#7a4fa3",
 }  # fmt: skip
 BLUES = ("#9ecae1", "#4292c6", "#2171b5", "#08306b")

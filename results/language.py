@@ -19,7 +19,7 @@ from ministem.tokenizer import train_bpe
 from train import parse_stem_layers
 
 SHAPE = dict(dim=64, n_layers=4, n_heads=2, ffn_dim=192, context=64)
-VOCABULARY, BATCH, STEPS, RATE = 1024, 8, 300, 4e-3
+VOCABULARY, BATCH, STEPS, RATE = 1024, 8, 200, 4e-3
 MODELS = {
     "dense": dict(stem="none"),
     "dense, FLOPs of stem all": dict(stem="none", ffn_dim=128),  # 3 x 128 = 2 x 192
@@ -50,7 +50,7 @@ def text(args, vocabulary=VOCABULARY, share=1.0):
     return TEXTS[vocabulary, share]
 
 
-def one(args, label, seed, stem, ffn="stem", share=1.0, vocabulary=VOCABULARY, steps=STEPS, looks=6, **how):
+def one(args, label, seed, stem, ffn="stem", share=1.0, vocabulary=VOCABULARY, steps=STEPS, looks=4, **how):
     """Train one model -> what is recorded of it: losses in nats per byte, at 0 and at `looks` more times."""
     ids, val, bytes_per_token = text(args, vocabulary, share)
     shape = SHAPE | ({"ffn_dim": how.pop("ffn_dim")} if "ffn_dim" in how else {})

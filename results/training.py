@@ -19,7 +19,7 @@ from train import parse_stem_layers
 
 STDS = (0.004, 0.02, 0.1, 1.0)  # ours is 0.02; the official default gives 0.004 at 1B
 TABLE_RATES = (1.0, 4.0)  # times the rate of everything else
-READINGS = 6.4  # 200 steps: before everything is known
+READINGS = 9.6  # 150 steps: before everything is known
 RATES = (4e-3, 1.6e-2, 6.4e-2)
 SPIKE = 0.5  # nats above the mean of the ten steps before
 
@@ -56,9 +56,9 @@ def one(args, label, seed, lr):
     def draw(step):
         return draw_batch(ids, language.BATCH, config.context, seed, step)
 
-    model, _, losses, norms = fit(config, draw, 120, seed, lr, warmup=20)
+    model, _, losses, norms = fit(config, draw, 80, seed, lr, warmup=20)
     rise = [losses[i] - np.mean(losses[i - 10 : i]) for i in range(10, len(losses))]
-    late = np.array(norms[40:])
+    late = np.array(norms[30:])
     with np.errstate(all="ignore"):
         end = measure.evaluate(model, val, language.BATCH, limit=8_192)
     found = dict(
@@ -71,7 +71,7 @@ def one(args, label, seed, lr):
 
 
 def stability(args):
-    """Dense and STEM at their usual rate, four and sixteen times as high; norms from step 40 on."""
+    """Dense and STEM at their usual rate, four and sixteen times as high; norms from step 30 on."""
     runs = [one(args, label, seed, lr) for seed in range(args.seeds)
             for label in ("dense", "stem all") for lr in RATES]  # fmt: skip
     for run in runs:
