@@ -152,7 +152,7 @@ def saved_share(axes):
 def table_start(axes):
     """Recall of random facts after 300 steps against the standard deviation with which tables start."""
     grid = load("training_tables")["grid"]
-    for shade, rate in (("#9ecae1", 1.0), ("#08306b", 4.0)):
+    for shade, rate in (("#08306b", 2.0),):
         some = [point for point in grid if point["table_lr"] == rate]
         stds = [point["table_std"] for point in some]
         low, mean, high = 100 * np.array([point["recall"] for point in some]).T
@@ -166,11 +166,11 @@ def table_start(axes):
 
 
 def stability(axes):
-    """Training loss at the usual learning rate, four and sixteen times as high, dense and STEM, one seed."""
+    """Training loss at the usual learning rate and at one sixteen times as high, dense and STEM, one seed."""
     found = load("training_stability")
     for run in found["runs"]:
         if "losses" in run:
-            style = dict(zip(found["rates"], ("-", "--", ":"), strict=True))[run["lr"]]
+            style = dict(zip(found["rates"], ("-", ":"), strict=True))[run["lr"]]
             label = f"{run['model']}, rate {run['lr']:g}"
             axes.plot(run["losses"], style, color=color(run["model"]), lw=1.2, label=label)
     axes.set(xlabel="step", ylabel="training loss, nats per token", ylim=(3, 9))

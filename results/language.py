@@ -1,7 +1,6 @@
 """STEM on real text. Needs a text file: input.txt, Tiny Shakespeare (see README).
 
     python results/language.py models      validation loss against tokens and FLOPs; angular spread
-    python results/language.py overfit     a tenth of the text, read often: who overfits, and what helps
     python results/language.py context     distinct rows against length, Heaps' exponent, FLOPs, caches
 """
 
@@ -19,61 +18,49 @@ from ministem.tokenizer import train_bpe
 from train import parse_stem_layers
 
 SHAPE = dict(dim=64, n_layers=4, n_heads=2, ffn_dim=192, context=64)
-VOCABULARY, BATCH, STEPS, RATE = 1024, 8, 200, 4e-3
+VOCABULARY, BATCH, STEPS, RATE = 1024, 8, 150, 4e-3
 MODELS = {
     "dense": dict(stem="none"),
-    "dense, FLOPs of stem all": dict(stem="none", ffn_dim=128),  # 3 x 128 = 2 x 192
     "stem 1/2": dict(stem="1/2"),
     "stem all": dict(stem="all"),
     "gate 1/2": dict(stem="1/2", ffn="gate"),
     "additive 1/2": dict(stem="1/2", ffn="additive"),
 }
-OVERFIT = {
-    "dense": dict(stem="none"),
-    "stem all": dict(stem="all"),
-    "stem all, decay 1": dict(stem="all", decay=1.0),
-    "stem all, table rate x 0.5": dict(stem="all", table_lr=0.5),
-    "stem all, vocabulary 512": dict(stem="all", vocabulary=512),
-    "stem 1/2": dict(stem="1/2"),
-}
-TEXTS = {}  # vocabulary size, share of the text -> ids and bytes per token: each tokenizer is trained once
+TEXTS = {}  # vocabulary size -> ids and bytes per token: each tokenizer is trained once
 
 
-def text(args, vocabulary=VOCABULARY, share=1.0):
+def text(args, vocabulary=VOCABULARY):
     """-> training ids, validation ids, and bytes per token of the validation text (the last tenth)."""
-    if (vocabulary, share) not in TEXTS:
+    if vocabulary not in TEXTS:
         corpus = load_corpus(args.text, 0)
-        train = corpus.train[: int(len(corpus.train) * share)]
-        tokenizer = train_bpe(train, vocabulary)
-        ids, val = (np.array(tokenizer.encode(t), dtype="int32") for t in (train, corpus.val))
-        TEXTS[vocabulary, share] = ids, val, len(corpus.val.encode()) / len(val)
-    return TEXTS[vocabulary, share]
+        tokenizer = train_bpe(corpus.train, vocabulary)
+        ids, val = (np.array(tokenizer.encode(t), dtype="int32") for t in (corpus.train, corpus.val))
+        TEXTS[vocabulary] = ids, val, len(corpus.val.encode()) / len(val)
+    return TEXTS[vocabulary]
 
 
-def one(args, label, seed, stem, ffn="stem", share=1.0, vocabulary=VOCABULARY, steps=STEPS, looks=4, **how):
-    """Train one model -> what is recorded of it: losses in nats per byte, at 0 and at `looks` more times."""
-    ids, val, bytes_per_token = text(args, vocabulary, share)
-    shape = SHAPE | ({"ffn_dim": how.pop("ffn_dim")} if "ffn_dim" in how else {})
-    layers = parse_stem_layers(stem, shape["n_layers"])
-    config = Config(vocabulary, **shape, stem_layers=layers, ffn=ffn)
+def one(args, label, seed, stem, ffn="stem"):
+    """Train one model -> what is recorded of it; losses in nats per byte."""
+    ids, val, bytes_per_token = text(args)
+    layers = parse_stem_layers(stem, SHAPE["n_layers"])
+    config = Config(VOCABULARY, **SHAPE, stem_layers=layers, ffn=ffn)
 
     def look(model):
-        loss = measure.evaluate(model, val, BATCH, limit=8_192)
+        loss = measure.evaluate(model, val, BATCH, limit=6_144)
         return dict(val_nats_per_byte=sig(loss / bytes_per_token))
 
     def draw(step):
-        return draw_batch(ids, BATCH, shape["context"], seed, step)
+        return draw_batch(ids, BATCH, config.context, seed, step)
 
     before = fit(config, draw, 0, seed, RATE)[0]
     at_start = angles(before, ids, val)
-    model, curve, _, _ = fit(config, draw, steps, seed, RATE, look=look, every=steps // looks,
-                             threads=args.threads, **how)  # fmt: skip
-    n, tokens = measure.count(config), BATCH * shape["context"]
-    best = min(point["val_nats_per_byte"] for point in curve)
+    model, curve, _, _ = fit(config, draw, STEPS, seed, RATE, look=look, every=STEPS // 3,
+                             threads=args.threads)  # fmt: skip
+    n, tokens = measure.count(config), BATCH * config.context
     found = dict(
-        model=label, seed=seed, active=n.active, total=n.total, tokens_per_step=tokens, steps=steps,
-        epochs=sig(steps * tokens / len(ids), 3), flops_per_step=training_flops(config, tokens),
-        val_nats_per_byte=curve[-1]["val_nats_per_byte"], best_val=best,
+        model=label, seed=seed, active=n.active, total=n.total, tokens_per_step=tokens, steps=STEPS,
+        epochs=sig(STEPS * tokens / len(ids), 3), flops_per_step=training_flops(config, tokens),
+        val_nats_per_byte=curve[-1]["val_nats_per_byte"],
         train_nats_per_byte=sig(curve[-1]["loss"] / bytes_per_token), curve=curve,
     )  # fmt: skip
     print({k: v for k, v in found.items() if k != "curve"}, flush=True)
@@ -120,20 +107,8 @@ def summed_up(runs):
     """Of the runs of one model: validation loss (least, mean, most), and its cost."""
     found = [run["val_nats_per_byte"] for run in runs]
     return dict(val_nats_per_byte=[min(found), sig(np.mean(found)), max(found)],
-                best_val=sig(np.mean([run["best_val"] for run in runs])),
                 train_nats_per_byte=sig(np.mean([run["train_nats_per_byte"] for run in runs])),
                 active=runs[0]["active"], flops=runs[0]["flops_per_step"] * runs[0]["steps"])  # fmt: skip
-
-
-def overfit(args):
-    """A tenth of the text."""
-    runs = [one(args, label, seed, share=0.1, **how)
-            for seed in range(args.seeds) for label, how in OVERFIT.items()]  # fmt: skip
-    for run in runs:
-        del run["spread"]
-    summary = {label: summed_up([r for r in runs if r["model"] == label]) for label in OVERFIT}
-    return dict(shape=SHAPE, batch=BATCH, rate=RATE, share=0.1, seeds=list(range(args.seeds)),
-                summary=summary, runs=runs)  # fmt: skip
 
 
 # ------------------------------------------------------------------- activated parameters and context
@@ -202,7 +177,7 @@ def lfu_hits(ids, rows):
 
 
 if __name__ == "__main__":
-    parser = common.parser(__doc__, ("models", "overfit", "context"))
+    parser = common.parser(__doc__, ("models", "context"))
     parser.add_argument("--text", type=Path, default=Path("input.txt"))
     args = parser.parse_args()
     common.run(args, globals()[args.what], f"language_{args.what}")

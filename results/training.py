@@ -18,9 +18,9 @@ from ministem.model import Config
 from train import parse_stem_layers
 
 STDS = (0.004, 0.02, 0.1, 1.0)  # ours is 0.02; the official default gives 0.004 at 1B
-TABLE_RATES = (1.0, 4.0)  # times the rate of everything else
+TABLE_RATES = (2.0,)  # times the rate of everything else
 READINGS = 9.6  # 150 steps: before everything is known
-RATES = (4e-3, 1.6e-2, 6.4e-2)
+RATES = (4e-3, 6.4e-2)
 SPIKE = 0.5  # nats above the mean of the ten steps before
 
 
@@ -71,7 +71,7 @@ def one(args, label, seed, lr):
 
 
 def stability(args):
-    """Dense and STEM at their usual rate, four and sixteen times as high; norms from step 30 on."""
+    """Dense and STEM at their usual rate and at one sixteen times as high; norms from step 30 on."""
     runs = [one(args, label, seed, lr) for seed in range(args.seeds)
             for label in ("dense", "stem all") for lr in RATES]  # fmt: skip
     for run in runs:
