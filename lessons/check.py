@@ -43,6 +43,8 @@ class Task:
     forward: Callable | None = None  # library's function is its backward: (dout, cache) -> gradients
     mutants: dict = field(default_factory=dict)  # the sentence that names a mistake -> a function with it
     name: str | None = None  # of the learner's function, if it is not the library function's
+    look: Callable | None = None  # (arguments after the call, what came back) -> the arrays to compare,
+    # where what comes back is something else, or what happened to the arguments counts as well
 
     def __post_init__(self):
         self.name = self.name or self.library.__name__
@@ -116,7 +118,11 @@ def check(task, function):
         inputs = dict(dout=rng.standard_normal(np.shape(out)), cache=cache)
 
     def call(f):
-        return arrays(f(*copy.deepcopy(tuple(inputs.values()))), task.results)
+        given = copy.deepcopy(tuple(inputs.values()))
+        returned = f(*given)
+        if returned is None:
+            return f"returns nothing, expected {', '.join(task.results)}"
+        return arrays(task.look(given, returned) if task.look else returned, task.results)
 
     want, got = call(task.library), call(function)
     if isinstance(got, str):
