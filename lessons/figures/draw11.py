@@ -1,0 +1,35 @@
+"""Figures of lesson 11: longer text, more parameters."""
+
+import json
+from pathlib import Path
+
+from lessons.figures.__main__ import DENSE, GREEN, GREY, STEM
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+
+
+def rows_against_length(fig):
+    """A longer text activates more table rows, and ever fewer for each new token, while the FFN's work per
+    token stays the same; a cache must be large to have most rows ready."""
+    play = json.loads((RESULTS / "language_context.json").read_text("utf-8"))
+    [play] = [v for v in play["vocabularies"] if v["vocabulary"] == 2048]
+    rates = json.loads((RESULTS / "cache.json").read_text("utf-8"))["rates"]
+    rates = [r for r in rates if r["vocab_size"] == 2048 and r["stream"] == "tokens"]
+
+    left, right = fig.subplots(1, 2)
+    flops = [play["ffn_flops_per_token"] / 1e6] * len(play["lengths"])
+    active = [a / 1e6 for a in play["active_table_parameters"]]
+    left.loglog(play["lengths"], active, ".-", color=STEM, label="active table\nparameters, millions")
+    left.loglog(play["lengths"], flops, "--", color=DENSE, label="FFN FLOPs per\ntoken, millions")
+    left.set(xlabel="tokens of text", ylim=(0.005, 20))
+    left.minorticks_off()
+    left.legend(loc="upper left", fontsize=8)
+
+    shares = [r["share_of_rows"] for r in rates]
+    for kind, colour in (("fixed", GREY), ("lru", GREEN), ("lfu", STEM)):
+        right.plot(shares, [r[kind] for r in rates], ".-", color=colour, label=kind)
+    right.axhline(0.8, color=DENSE, ls=":")
+    right.text(0.0, 0.81, "reported: above", color=DENSE, ha="left", va="bottom", fontsize=8)
+    right.set(xlabel="share of the rows in the cache", ylabel="hit rate", ylim=(0, 1))
+    right.legend(loc="lower right")
+    return fig
