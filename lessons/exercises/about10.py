@@ -1,0 +1,46 @@
+"""How exercise 10 is checked: the angular spread of vectors of different length, some of them zero."""
+
+import numpy as np
+
+from lessons.check import Task, mutant
+from ministem.measure import angular_spread
+
+
+def args(rng):
+    vectors = rng.standard_normal((23, 5)) * rng.uniform(0.2, 3, (23, 1))
+    vectors[[4, 17]] = 0
+    return dict(vectors=vectors, B=4)  # six blocks, and the last is a smaller one
+
+
+NORMALISE = "n = vectors[length[:, 0] > 0] / length[length[:, 0] > 0]"
+TASKS = [
+    Task(
+        library=angular_spread,
+        args=args,
+        look=lambda given, spread: tuple(np.asarray(spread[name]) for name in ("p95", "median", "counts")),
+        results=("p95", "median", "counts"),
+        mutants={
+            "rows are not normalised: a product of long vectors is no cosine": mutant(
+                angular_spread, NORMALISE, "n = vectors[length[:, 0] > 0]"
+            ),
+            "rows of zeros are counted: a cosine of 0 with everybody makes the spread look better": mutant(
+                angular_spread, NORMALISE, "n = vectors / np.maximum(length, 1e-30)"
+            ),
+            "the diagonal is counted: every vector is at cosine 1 with itself": mutant(
+                angular_spread, "np.triu_indices(len(cos), 1,", "np.triu_indices(len(cos), 0,"
+            ),
+            "a block is compared with itself alone: most pairs are in two different blocks": mutant(
+                angular_spread, "@ n[i:].T", "@ n[i : i + B].T"
+            ),
+            "the sign is dropped too early: p95 is of |cos|, but median and counts are of cos": mutant(
+                angular_spread, "cos[above].clip", "abs(cos[above]).clip"
+            ),
+        },
+    )
+]
+
+HINTS = (
+    "Leave out rows of length 0, and divide the others by their lengths. A cosine is then a dot product.",
+    "Rows i .. i+B-1 against all rows from i on: whatever came before i has met these rows already.",
+    "In that block each pair stands right of the diagonal: np.triu_indices(len(cos), 1, cos.shape[1]).",
+)

@@ -1,0 +1,33 @@
+"""Figures of lesson 10: how far apart are the addresses?"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from lessons.figures.__main__ import DENSE, GREY, STEM
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+
+
+def cosines_of_rows(fig):
+    """The rows of a table point almost as far apart as random vectors of their width; the outputs of an
+    up-projection have a direction in common."""
+    record = json.loads((RESULTS / "language_models.json").read_text("utf-8"))
+    random, axes = record["random_vectors"], fig.subplots(1, 2, sharey=True)
+    edges = np.linspace(-1, 1, 201)
+
+    def histogram(ax, spread, colour, label, width=1.2):
+        counts = np.array(spread["counts"])
+        density = counts / counts.sum() / (edges[1] - edges[0])
+        ax.stairs(density[50:], edges[50:], lw=width, color=colour, label=f"{label}, P95 {spread['p95']:.3f}")
+
+    for ax, when, title in zip(axes, ("before", "after"), ("before training", "after"), strict=True):
+        histogram(ax, random["random"], GREY, "random", width=3)
+        for model, colour, label in (("stem all", STEM, "rows of U"), ("dense", DENSE, "outputs of x Wu")):
+            run = next(run for run in record["runs"] if run["model"] == model and run["seed"] == 0)
+            histogram(ax, run["spread"][when][1]["up"], colour, label)
+        ax.set(title=title, xlabel="cosine of two of them")
+        ax.legend(loc="upper right", fontsize=8)
+    axes[0].set(ylabel="density", ylim=(0, 9))
+    return fig
