@@ -15,12 +15,12 @@ def cosines_of_rows(fig):
     up-projection have a direction in common."""
     record = json.loads((RESULTS / "language_models.json").read_text("utf-8"))
     random, axes = record["random_vectors"], fig.subplots(1, 2, sharey=True)
-    edges = np.linspace(-1, 1, 201)
+    middles = np.arange(100) / 50 - 0.99  # (100,) of bins from -1 to 1
 
     def histogram(ax, spread, colour, label, width=1.2):
-        counts = np.array(spread["counts"])
-        density = counts / counts.sum() / (edges[1] - edges[0])
-        ax.stairs(density[50:], edges[50:], lw=width, color=colour, label=f"{label}, P95 {spread['p95']:.3f}")
+        counts = np.array(spread["counts"]).reshape(100, 2).sum(1)  # (100,)
+        density = counts / counts.sum() / 0.02
+        ax.plot(middles[25:], density[25:], lw=width, color=colour, label=f"{label}, P95 {spread['p95']:.3f}")
 
     for ax, when, title in zip(axes, ("before", "after"), ("before training", "after"), strict=True):
         histogram(ax, random["random"], GREY, "random", width=3)
