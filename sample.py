@@ -24,13 +24,13 @@ HOW = ("auto", "one-to-one", "align-end", "copy", "pad", "subset", "average")  #
 def main():
     with user_errors():
         args = parse_arguments()
-        prompt = read_prompt(args.prompt)
 
         from ministem import backend, checkpoint
 
+        like = backend.device_array(args.device)
+        prompt = read_prompt(args.prompt)
         folder = checkpoint.newest_run() if args.run is None else args.run
-        like, in_ram = backend.device_array(args.device), args.tables == "ram"
-        run = checkpoint.load_checkpoint(folder, like, in_ram=in_ram)
+        run = checkpoint.load_checkpoint(folder, like, in_ram=args.tables == "ram")
         if args.tables == "disk" and run.tables.whole:
             raise ValueError(f"{run.folder} was trained with its tables in RAM: leave out --tables disk")
         say(f"{run.folder}, step {run.step}")

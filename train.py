@@ -26,7 +26,7 @@ DEFAULTS = dict(
     data="atlas", out=None, tokenizer="bpe", vocab_size=2048, seed=0,
     dim=128, layers=4, heads=4, kv_heads=None, ffn_dim=None, context=64, stem_layers="all", ffn="stem",
     steps=1200, batch=16, lr=3e-3, warmup=50, weight_decay=0.1, table_lr=2.0, clip=1.0,
-    eval_every=200, device="cpu", tables="ram", threads=None, resume=None,
+    eval_every=200, device="cpu", tf32=False, tables="ram", threads=None, resume=None,
     init_from=None, tables_only=False, rows=None, save_patch=None,
 )  # fmt: skip
 
@@ -39,11 +39,13 @@ def main():
         args = parse_arguments()
         if args.tables == "disk" and args.device == "gpu":
             raise ValueError("--tables disk is for --device cpu")
+        if args.tf32 and args.device == "cpu" and not args.resume:
+            raise ValueError("--tf32 is for use with --device gpu")
 
         # numpy and the library only now: --help should not wait for them
         from ministem import backend, data
 
-        like = backend.device_array(args.device)  # `like` stands for the device: arrays are made like it
+        like = backend.device_array(args.device, args.tf32)  # stands for the device: arrays are made like it
         corpus = data.load_corpus(args.data, args.seed)
         if args.tables_only and not corpus.questions:  # a tenth for validation would be facts left untaught
             corpus = replace(corpus, train=corpus.train + corpus.val, val=corpus.train + corpus.val)
@@ -147,7 +149,8 @@ def train(args, run, corpus, like):
     from ministem.optim import AdamW, cosine_schedule
 
     config, params, tables = run.config, run.params, run.tables
-    threads = args.threads or backend.available_cores()
+    # a GPU takes a batch whole: there is one of it
+    threads = 1 if args.device == "gpu" else args.threads or backend.available_cores()
     train_ids, val_ids = encode(corpus, run.tokenizer, config, args.tables_only)
     trainable = trainable_rows(args, run.tokenizer, config, train_ids)
     bytes_per_token = len(corpus.val.encode()) / len(val_ids)
@@ -160,11 +163,25 @@ def train(args, run, corpus, like):
     if run.moments:
         optimizer.load(run.moments, run.step, run.table_moments)
         run.moments, run.table_moments = None, ()
-    losses = run.state.get("losses", [])  # since the last log line
+    losses, unread = run.state.get("losses", []), []  # since the last log line; and those not looked at yet
     since = time.perf_counter(), run.step
 
+    def read_losses():
+        """Wait for the device, and look: a GPU computes behind our back, so that a step that blew up there is
+        noticed here, when its loss is wanted. Nothing is saved in between."""
+        if unread:
+            numbers = backend.download(np.stack(unread)).reshape(-1, 2)  # loss and norm of each step
+            losses.extend(numbers[:, 0].tolist())
+            finite = np.isfinite(numbers).all(1)
+            if not finite.all():
+                first = finite.argmin()
+                loss, norm, step = *numbers[first], run.step - len(finite) + 1 + first
+                blown_up(f"the loss is {loss} and its gradient's norm {norm} at step {step}")
+        unread.clear()
+        return losses
+
     def save():
-        run.state = dict(corpus=corpus.hash, losses=losses)
+        run.state = dict(corpus=corpus.hash, losses=read_losses())
         with user_errors():
             checkpoint.save_checkpoint(run, optimizer)
 
@@ -178,19 +195,19 @@ def train(args, run, corpus, like):
         while run.step < args.steps and not stop.asked:
             optimizer.lr = cosine_schedule(run.step + 1, args.steps, args.lr, args.warmup)
             ids, targets = data.draw_batch(train_ids, args.batch, config.context, args.seed, run.step)
-            batch = tables.fetch(ids)
-            loss, grads = loss_and_grads(params, config, batch, backend.upload(targets, like), threads)
+            batch = tables.fetch(ids, targets)
+            loss, grads = loss_and_grads(params, config, batch, batch.targets, threads)
             if args.tables_only:
                 grads = edit.only_tables(grads, trainable)
             try:
-                optimizer.step(params, tables, grads)
+                unread += [loss, optimizer.step(params, tables, grads)]
             except FloatingPointError as error:
                 blown_up(error)
-            losses.append(float(loss))
             run.step += 1
             bar.update()
 
             if run.step % args.eval_every == 0 or run.step == args.steps:
+                losses = read_losses()
                 seconds, steps = time.perf_counter() - since[0], run.step - since[1]
                 limit = None if run.step == args.steps else 20 * ids.size
                 val_loss = measure.evaluate(run, val_ids, args.batch, limit)
@@ -213,7 +230,7 @@ def train(args, run, corpus, like):
                 save()
                 since = time.perf_counter(), run.step
     if run.step < args.steps:
-        if losses:  # else this step has just been saved
+        if read_losses():  # else this step has just been saved
             save()
         say(f"stopped and saved at step {run.step}. To go on: python train.py --resume {run.folder}")
         sys.exit(128 + stop.asked)
@@ -292,15 +309,16 @@ def parse_arguments():
     option("eval_every", "steps between evaluations, each followed by a checkpoint", whole(1))
     group = parser.add_argument_group("the run")
     option("out", "run folder (default: runs/ and the data's name)")
-    option("resume", "run folder to go on with, as it was set up (--device, --tables, --threads may differ)")
+    option("resume", "run folder to go on with, as set up (--device, --tf32, --tables, --threads may differ)")
     option("init_from", "run folder to start from: its weights, vocabulary and shape, on --data")
     group.add_argument("--tables-only", help="with --init-from: only STEM tables learn", action="store_true")
     option("rows", "with --tables-only: only the rows of these names, like Spain,Peru")
     option("save_patch", "with --tables-only: file for the rows that moved, see sample.py --patch")
     option("device", "cpu or gpu", choices=("cpu", "gpu"))
+    group.add_argument("--tf32", help="with --device gpu: faster products, of 10 bits", action="store_true")
     option("tables", "where they live, with their moments: ram, or disk for those that do not fit",
            choices=("ram", "disk"))  # fmt: skip
-    option("threads", "parts that a batch is split into, a core for each (default: all)", whole(1))
+    option("threads", "on a CPU, parts that a batch is split into, a core for each (default: all)", whole(1))
     given = vars(parser.parse_args())
     for name, needs in dict(tables_only="init_from", rows="tables_only", save_patch="tables_only").items():
         if name in given and needs not in given and "resume" not in given:
@@ -318,7 +336,7 @@ def parse_arguments():
                 flag, its_own = "--" + name.replace("_", "-"), settings[name]
                 raise ValueError(f"{flag} {given[name]}: {folder} has {its_own}, and --init-from keeps it")
         return argparse.Namespace(**DEFAULTS | settings | given)
-    for name in given.keys() - {"resume", "device", "tables", "threads"}:
+    for name in given.keys() - {"resume", "device", "tf32", "tables", "threads"}:
         flag = "--" + name.replace("_", "-")
         raise ValueError(f"--resume goes on with the run's own settings: leave out {flag}, or start anew")
     return argparse.Namespace(**DEFAULTS | saved_settings(parser, given["resume"]) | given)

@@ -37,8 +37,10 @@ def user_errors(*kinds):
     except KeyboardInterrupt:
         say()
         sys.exit(130)
-    except MemoryError:
-        fail("not enough memory: make --dim, --layers, --ffn-dim, --vocab-size, --context or --batch smaller")
+    except MemoryError as error:  # NumPy and CuPy say how much was asked for
+        how_much = f" ({' '.join(str(error).split())})" if str(error) else ""
+        which = "--dim, --layers, --ffn-dim, --vocab-size, --context or --batch"
+        fail(f"not enough memory{how_much}: make {which} smaller")
     except kinds if kinds else (ValueError, OSError) as error:  # noqa: B030
         what = f"{error.filename}: {error.strerror}" if getattr(error, "filename", None) else str(error)
         fail(" ".join(what.split()))

@@ -229,8 +229,10 @@ def only_tables(grads, ids=None):
     kept = {}
     for name, grad in grads.items():
         if isinstance(grad, RowSparse) and name != "embed":
-            keep = np.arange(len(grad.rows)) if ids is None else np.flatnonzero(np.isin(grad.rows, ids))
-            kept[name] = RowSparse(grad.rows[keep], grad.values[upload(keep, grad.values)], grad.shape)
+            if ids is not None:
+                keep = upload(np.flatnonzero(np.isin(download(grad.rows), ids)), grad.values)
+                grad = RowSparse(grad.rows[keep], grad.values[keep], grad.shape)
+            kept[name] = grad
     return kept
 
 

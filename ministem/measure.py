@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from . import edit
-from .backend import download, upload
+from .backend import download
 from .data import windows_in_order
 from .generate import generate
 from .model import forward, head_loss_forward, shapes, trunk_forward
@@ -105,8 +105,9 @@ def evaluate(run, ids, B, limit=None):
     """Mean loss over windows of ids (N,), in nats per token."""
     total, n = 0.0, 0
     for inputs, targets in windows_in_order(ids, B, run.config.context, limit):
-        x, _ = trunk_forward(run.params, run.config, run.tables.fetch(inputs))
-        loss, _ = head_loss_forward(x, run.params["head"], upload(targets, like=x), grads=False)
+        batch = run.tables.fetch(inputs, targets)
+        x, _ = trunk_forward(run.params, run.config, batch)
+        loss, _ = head_loss_forward(x, run.params["head"], batch.targets, grads=False)
         total, n = total + float(loss) * targets.size, n + targets.size
     return total / n
 

@@ -71,10 +71,9 @@ def rope_rotations(start, T, D, theta, like):
     """How far to turn each pair of features at positions start .. start+T-1.
 
     -> (T,D/2) complex, on `like`'s device and of its precision: exp(i * position * theta^(-2j/D))"""
-    position = np.arange(start, start + T, dtype="float64")
-    speed = theta ** (-np.arange(0, D, 2, dtype="float64") / D)  # from a radian a step to almost none
-    rotations = np.exp(1j * position[:, None] * speed).astype(_complex(like))
-    return np.asarray(rotations, like=like)
+    position = np.arange(start, start + T, dtype="float64", like=like)
+    speed = theta ** (-np.arange(0, D, 2, dtype="float64", like=like) / D)  # a radian a step to almost none
+    return np.exp(1j * position[:, None] * speed).astype(_complex(like))
 
 
 def rope_forward(x, rot):
@@ -129,7 +128,8 @@ def attention_forward(x, wqkv, wo, rot, mask, n_kv_heads, extend=None):
     if extend:
         k, v = extend(k, v)  # (B,K,S,D)
     p = q @ k.swapaxes(2, 3)  # (B,K,G*T,S)  scores first, made into probabilities in place
-    p.reshape(B, K, -1, T, p.shape[-1])[...] += mask
+    scores = p.reshape(B, K, -1, T, p.shape[-1])  # a view of p, the G heads apart
+    scores += mask
     p -= p.max(-1, keepdims=True)
     np.exp(p, out=p)
     p /= row_sum(p)

@@ -14,7 +14,7 @@ import numpy as np
 from . import backend
 from .tables import RowSparse
 
-PIECE = 1 << 16  # numbers updated at a time: they, their gradients and moments stay in a core's cache
+PIECE = 1 << 16  # numbers a CPU updates at a time: they, their gradients and moments stay in its cache
 
 
 def cosine_schedule(step, steps, lr, warmup=0, floor=0.1):
@@ -30,7 +30,7 @@ def adamw(p, g, m, v, t, lr, betas, eps, decay, scale=1.0):
     """One AdamW update, in place, of p and its two moments m and v (Loshchilov and Hutter, algorithm 2).
 
     p, g, m, v: arrays of one shape. t: the step, from 1. decay: pulls p towards 0 by lr * decay, apart from
-    the gradient. scale: multiplies g first (clipping)."""
+    the gradient. scale: multiplies g first (clipping); a number, or an array () on a GPU."""
     beta1, beta2 = betas
     g = g * scale
     m += (1 - beta1) * (g - m)  # running mean of g
@@ -82,14 +82,20 @@ class AdamW:
     def step(self, params, tables, grads):
         """Update params and tables in place. grads: as loss_and_grads returns them -> their global norm.
 
-        Raises FloatingPointError if the norm is not finite; then nothing has been changed."""
+        On a CPU, raises FloatingPointError if the norm is not finite; then nothing has been changed. A GPU is
+        not waited for: there the norm has yet to be computed, clipping is left to the GPU too, and whoever
+        reads the norm later has to look whether it is finite. If not, the weights are spoilt since then."""
         if self.table_m is None:
             self.start(params, tables)
         norm = global_norm(grads)
-        if not np.isfinite(norm):
+        on_cpu = isinstance(norm, float | np.generic | np.ndarray)
+        if on_cpu and not np.isfinite(norm):
             raise FloatingPointError(f"the gradient's norm is {norm} at step {self.t + 1}")
         self.t += 1
-        scale = min(1.0, self.clip / (float(norm) + 1e-12)) if self.clip else 1.0
+        scale = 1.0
+        if self.clip:
+            room = self.clip / ((float(norm) if on_cpu else norm) + 1e-12)
+            scale = min(1.0, room) if on_cpu else np.minimum(room, 1.0)
         hyper = dict(t=self.t, betas=self.betas, eps=self.eps, scale=scale)
 
         def update_dense(name, i, j):
@@ -108,7 +114,7 @@ class AdamW:
         tasks = []
         for name, grad in grads.items():
             update, g = (update_rows, grad.values) if isinstance(grad, RowSparse) else (update_dense, grad)
-            n = max(1, PIECE * len(g) // g.size)
+            n = max(1, PIECE * len(g) // max(1, g.size) if on_cpu else len(g))
             tasks += [partial(update, name, i, i + n) for i in range(0, len(g), n)]
         backend.parallel(tasks, self.threads)
         return norm

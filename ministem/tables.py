@@ -19,7 +19,7 @@ CHUNK = 1024  # rows of a table that are drawn, or walked through, together
 class RowSparse:
     """A gradient of shape (V,·) that is zero except in a few rows: `values[j]` belongs to row `rows[j]`."""
 
-    rows: np.ndarray  # (U,) int, sorted, distinct; on the host, where the ids came from
+    rows: np.ndarray  # (U,) int, sorted, distinct; on the device that the table is on
     values: np.ndarray  # (U,·)
     shape: tuple[int, int]  # of the table, (V,·)
 
@@ -43,9 +43,10 @@ class RowSparse:
 class Batch:
     """What the model needs of the tables to process ids (B,T)."""
 
-    rows: np.ndarray  # (U,) int, the distinct ids, sorted; on the host
+    rows: np.ndarray  # (U,) int, the distinct ids, sorted; on the device that the tables are on
     slots: dict  # table name -> (B,T) int: position (b,t) reads row slots[name][b,t] of blocks[name]
     blocks: dict  # table name -> (U,·) array on the model's device; row j is that of token rows[j]
+    targets: np.ndarray | None = None  # (B,T) int on the model's device, if given to fetch
 
     def part(self, start, stop):
         """Texts start..stop-1 of the batch. The blocks are shared, so gradients of parts can be added."""
@@ -92,18 +93,21 @@ class Tables:
         """Put values (U,·) into these rows. `rows` must be distinct."""
         self.arrays[name][backend.upload(rows, like=self.arrays[name])] = values
 
-    def fetch(self, ids):
+    def fetch(self, ids, targets=None):
         """ids (B,T) int -> Batch: each distinct token's row once per table, however often it occurs.
 
+        targets, (B,T) as well, go along: to a GPU there is one upload per step.
         Raises ValueError for an id outside the vocabulary (a GPU would silently wrap it around)."""
-        ids = np.asarray(ids)
-        V, _ = self.shape("embed")
-        if ids.ndim != 2 or ids.dtype.kind not in "iu" or not ids.size:
-            raise ValueError(f"ids must be whole numbers of shape (B,T), got {ids.dtype} {ids.shape}")
-        if ids.min() < 0 or ids.max() >= V:
-            bad = ids.min() if ids.min() < 0 else ids.max()
-            raise ValueError(f"token id {bad} is outside the vocabulary of {V} tokens")
+        ids, (V, _) = np.asarray(ids), self.shape("embed")
+        targets = [] if targets is None else [np.asarray(targets)]
+        for a in (ids, *targets):
+            if a.ndim != 2 or a.dtype.kind not in "iu" or not a.size:
+                raise ValueError(f"ids must be whole numbers of shape (B,T), got {a.dtype} {a.shape}")
+            if a.min() < 0 or a.max() >= V:
+                bad = a.min() if a.min() < 0 else a.max()
+                raise ValueError(f"token id {bad} is outside the vocabulary of {V} tokens")
         rows, slot = np.unique(ids, return_inverse=True)
-        slot = backend.upload(slot.reshape(ids.shape), like=self.arrays["embed"])
+        ints = [rows, slot.reshape(ids.shape), *targets]
+        rows, slot, *targets = backend.upload_ints(ints, like=self.arrays["embed"])
         blocks = {name: self.read(name, rows) for name in self.arrays}
-        return Batch(rows, {name: slot for name in self.arrays}, blocks)
+        return Batch(rows, {name: slot for name in self.arrays}, blocks, *targets)
