@@ -1,0 +1,592 @@
+"""--device gpu without a GPU: everything on the strict stand-in of fake_cupy.py, and what can go wrong.
+
+This shows that our code asks CuPy for nothing it would refuse. What a GPU makes of it is for test_gpu.py."""
+
+import builtins
+import ctypes
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import metadata
+from types import SimpleNamespace
+
+import fake_cupy
+import numpy as np
+import pytest
+
+import train
+from ministem import backend, model, optim
+from ministem.model import Config, init_params, loss_and_grads
+from ministem.optim import AdamW
+from ministem.tables import RowSparse, Tables
+
+TINY = ["--dim", "16", "--layers", "2", "--heads", "2", "--context", "8", "--batch", "4", "--warmup", "2",
+        "--vocab-size", "300", "--threads", "1"]  # fmt: skip
+TEXT = "The quick brown fox jumps over the lazy dog. " * 60
+CONFIG = Config(vocab_size=50, dim=16, n_layers=2, n_heads=4, n_kv_heads=2, context=12)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """-> the stand-in, in CuPy's place"""
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy)
+    monkeypatch.delenv("CUPY_TF32", raising=False)
+    backend._sum_rows.cache_clear()
+    fake_cupy.reset()
+    yield fake_cupy
+    fake_cupy.reset()
+    backend._sum_rows.cache_clear()
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """-> a function: run train.py or sample.py in this process, in a folder of its own -> stdout, stderr"""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train, "show_sample", lambda *args: None)  # writing has tests of its own
+    (tmp_path / "fox.txt").write_text(TEXT)
+
+    def call(script, *args, code=0):
+        monkeypatch.setattr(sys, "argv", [f"{script}.py", *map(str, args)])
+        try:
+            __import__(script).main()
+        except SystemExit as end:
+            assert end.code == code, capsys.readouterr().err
+        else:
+            assert code == 0
+        return capsys.readouterr()
+
+    return call
+
+
+def start(like, config=CONFIG, seed=0):
+    params, tables = init_params(config, seed)
+    params = {name: backend.upload(p, like) for name, p in params.items()}
+    tables = Tables({name: backend.upload(tables[name], like) for name in tables.names})
+    optimizer = AdamW(1e-2)
+    optimizer.start(params, tables)
+    return params, tables, optimizer
+
+
+def step(params, tables, optimizer, ids, config=CONFIG):
+    """What train.py does in a step -> loss, norm: on the device, not waited for"""
+    batch = tables.fetch(ids[:, :-1], ids[:, 1:])
+    loss, grads = loss_and_grads(params, config, batch, batch.targets)
+    return loss, optimizer.step(params, tables, grads)
+
+
+IDS = np.random.default_rng(0).integers(0, 50, (3, 13))
+
+# ------------------------------------------------------------------------------- the whole cycle
+
+
+def arrays(path):
+    from safetensors.numpy import load_file
+
+    return load_file(path / "model.safetensors") | load_file(path / "optimizer.safetensors")
+
+
+@pytest.mark.parametrize(
+    "variant", ["", "--ffn gate --stem-layers 1 --kv-heads 1", "--ffn additive --clip 0", "--ffn dense"]
+)
+def test_a_run_on_the_device_learns_what_a_run_on_the_cpu_does(gpu, command, tmp_path, variant):
+    """Train, evaluate, clip, checkpoint: same losses (1e-5 relative), same weights and moments."""
+    args = ["--data", "fox.txt", *TINY, *variant.split(), "--steps", 6, "--eval-every", 2]
+    command("train", *args, "--out", "cpu")
+    command("train", *args, "--out", "gpu", "--device", "gpu")
+    losses = []
+    for name in ("cpu", "gpu"):
+        lines = map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
+        losses.append([[line["train_loss"], line["val_loss"]] for line in lines])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert losses[0][0][0] > losses[0][-1][0]
+    one, other = (arrays(tmp_path / name / "step-000006") for name in ("cpu", "gpu"))
+    for name in one:
+        size = np.abs(one[name]).max()
+        np.testing.assert_allclose(other[name], one[name], rtol=0, atol=3e-4 * size, err_msg=name)
+
+
+def test_a_resumed_run_on_the_device_equals_an_uninterrupted_one(gpu, command, tmp_path):
+    args = ["--data", "fox.txt", *TINY, "--eval-every", 2, "--device", "gpu"]
+    command("train", *args, "--steps", 6, "--out", "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "part")
+    shutil.rmtree(tmp_path / "part" / "step-000006")
+    command("train", "--resume", "part")
+    for file in ("model.safetensors", "optimizer.safetensors", "state.json"):
+        one, other = ((tmp_path / name / "step-000006" / file).read_bytes() for name in ("whole", "part"))
+        assert one == other
+
+
+@pytest.fixture(scope="module")
+def fox(tmp_path_factory):
+    """A run made on the CPU, of the text about the fox."""
+    folder = tmp_path_factory.mktemp("fox")
+    (folder / "fox.txt").write_text(TEXT)
+    root = os.path.dirname(os.path.dirname(__file__))
+    args = ["--data", "fox.txt", *TINY, "--steps", "30", "--out", "run"]
+    subprocess.run([sys.executable, f"{root}/train.py", *args], cwd=folder, check=True, capture_output=True)
+    return folder / "run"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--temperature", 0, "--tokens", 30],
+        ["--top-k", 5, "--top-p", 0.9, "--seed", 3, "--samples", 2, "--tokens", 9],
+        ["--edit", "fox=dog", "--edit-how", "average", "--edit-layers", "1", "--edit-all", "--tokens", 9],
+        ["--edit", "fox=dog", "--edit", "dog=fox", "--edit-rows", "--tokens", 9],
+    ],
+)
+def test_samples_and_edits_on_the_device_are_those_of_the_cpu(gpu, command, fox, options):
+    args = ["--run", fox, "--prompt", "The quick fox and the dog", *options]
+    cpu = command("sample", *args)
+    before = gpu.counts.uploads
+    on_gpu = command("sample", *args, "--device", "gpu")
+    assert gpu.counts.uploads > before
+    assert on_gpu == cpu and len(cpu.out) > 30
+
+
+def test_patches_are_made_and_applied_on_the_device(gpu, command, fox, tmp_path):
+    args = ["--init-from", fox, "--tables-only", "--data", "fox.txt", "--steps", 3, "--batch", 2]
+    for rows in ([], ["--rows", "fox,dog"]):
+        sizes = []
+        for device in ("cpu", "gpu"):
+            where = ["--out", f"{device}{len(rows)}", "--save-patch", f"{device}.safetensors"]
+            command("train", *args, *rows, *where, "--device", device)
+            sizes.append((tmp_path / f"{device}.safetensors").stat().st_size)
+        assert sizes[0] == sizes[1]
+    args = ["--run", fox, "--patch", "gpu.safetensors", "--prompt", "The fox", "--tokens", 5]
+    assert command("sample", *args, "--device", "gpu") == command("sample", *args)
+
+
+def test_a_model_that_blows_up_on_the_device_is_not_saved_either(gpu, command, tmp_path):
+    """Nobody waits for the norm of a step there: that it was not finite is seen when the loss is read."""
+    args = ["--data", "fox.txt", *TINY, "--steps", 6, "--eval-every", 3, "--warmup", 0, "--device", "gpu"]
+    err = command("train", *args, "--lr", "1e20", code=2).err
+    assert "at step 2" in err.splitlines()[-1] and "Lower --lr" in err
+    assert not list(tmp_path.rglob("step-*"))
+
+
+def test_a_stopped_run_looks_at_its_losses_before_it_saves(gpu, command, tmp_path, monkeypatch):
+    """Ctrl-C right after a step that blew up."""
+    schedule = optim.cosine_schedule
+
+    def stop_at_3(step, *rest):
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return schedule(step, *rest)
+
+    monkeypatch.setattr(optim, "cosine_schedule", stop_at_3)
+    args = ["--data", "fox.txt", *TINY, "--steps", 6, "--eval-every", 6, "--warmup", 0, "--device", "gpu"]
+    err = command("train", *args, "--lr", "1e20", code=2).err
+    assert "at step 2" in err.splitlines()[-1] and not list(tmp_path.rglob("step-*"))
+
+
+def test_tf32_is_asked_for_before_the_first_product(gpu, command):
+    _, err = command("train", "--tf32", "--data", "fox.txt", code=2)
+    assert "--tf32 is for use with --device gpu" in err
+    seen, probe = [], gpu.ones
+
+    def ones(*args, **kwargs):
+        seen.append(os.environ.get("CUPY_TF32"))
+        return probe(*args, **kwargs)
+
+    gpu.ones = ones
+    try:
+        backend.device_array("gpu")
+        backend.device_array("gpu", tf32=True)
+    finally:
+        del gpu.ones
+    assert seen == [None, "1"]
+
+
+# ------------------------------------------------------------------ what a step costs, and planted defects
+
+
+def check_step(gpu):
+    """A training step waits for nothing and sends its ids in one piece -> how many kernels it launched"""
+    state = start(backend.device_array("gpu"))
+    step(*state, IDS)
+    gpu.reset(forbid_sync=True)
+    step(*state, IDS)
+    counts = gpu.counts
+    assert (counts.syncs, counts.uploads, counts.downloads) == (0, 1, 0), counts
+    assert set(counts.slow) == {"a copy for a product"}, counts.slow
+    return counts.launches
+
+
+def test_a_step_makes_one_upload_and_no_synchronisation(gpu, capsys):
+    launches = check_step(gpu)
+    with capsys.disabled():
+        print(f"\nlaunches in a step of {CONFIG.n_layers} layers: {launches}")
+    assert launches < 600
+
+
+def a_mask_of_numpy(monkeypatch):
+    monkeypatch.setattr(model, "causal_mask", lambda T, S, like: np.zeros((T, S), "float32"))
+    return pytest.raises(TypeError, match="Unsupported type <class 'numpy.ndarray'>")
+
+
+def an_item_in_the_step(monkeypatch):
+    norm = optim.global_norm
+    monkeypatch.setattr(optim, "global_norm", lambda grads: norm(grads).item())
+    return pytest.raises(AssertionError, match="item waits for the device")
+
+
+def a_condition_in_the_step(monkeypatch):
+    norm = optim.global_norm
+    monkeypatch.setattr(optim, "global_norm", lambda grads: norm(grads) if norm(grads) > 0 else 0)
+    return pytest.raises(AssertionError, match="__bool__ waits for the device")
+
+
+def targets_by_themselves(monkeypatch):
+    fetch = Tables.fetch
+
+    def apart(self, ids, targets):
+        return replace(fetch(self, ids), targets=backend.upload(targets, self["embed"]))
+
+    monkeypatch.setattr(Tables, "fetch", apart)
+    return pytest.raises(AssertionError, match="uploads=2")
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [a_mask_of_numpy, an_item_in_the_step, a_condition_in_the_step, targets_by_themselves],
+)
+def test_defects_that_numpy_would_not_mind_are_caught(gpu, monkeypatch, planted):
+    with planted(monkeypatch):
+        check_step(gpu)
+
+
+@pytest.mark.parametrize("bad", [-1, 50])
+def test_an_id_outside_the_vocabulary_is_refused_before_it_gets_there(gpu, bad):
+    """The GPU itself would take row 0 for id V, and say nothing."""
+    like = backend.device_array("gpu")
+    _, tables, _ = start(like)
+    wrong = IDS.copy()
+    wrong[0, 2] = bad
+    for ids, targets in ((wrong, IDS), (IDS, wrong)):
+        with pytest.raises(ValueError, match=f"token id {bad} is outside"):
+            tables.fetch(ids, targets)
+    on_device = backend.upload(wrong, like)
+    with pytest.raises(IndexError):  # and where ours does not look, the stand-in does
+        tables["embed"][on_device]
+    with pytest.raises(IndexError):
+        np.take_along_axis(tables["embed"].T, on_device[:1], 1)
+
+
+def test_rows_are_summed_to_the_bits_of_the_cpu(gpu):
+    """The kernel (here its twin) and SciPy add in one order: that of the positions."""
+    rng, like = np.random.default_rng(1), backend.device_array("gpu")
+    for dtype in ("float32", "float64"):
+        values, slot = rng.standard_normal((700, 300)).astype(dtype), rng.integers(0, 9, 700)
+        on_cpu = backend.sum_rows(values, slot, 11)
+        on_gpu = backend.sum_rows(backend.upload(values, like), backend.upload(slot, like), 11)
+        assert on_gpu.get().tobytes() == on_cpu.tobytes() and on_cpu.dtype == dtype
+
+
+def test_a_batch_without_any_of_the_rows_wanted_changes_nothing():
+    """--rows Spain, and no Spain in the batch: an update of no rows is no division by zero."""
+    tables, none = Tables({"t": np.ones((3, 2))}), RowSparse(np.arange(0), np.ones((0, 2)), (3, 2))
+    assert AdamW().step({}, tables, {"t": none}) == 0 and (tables["t"] == 1).all()
+
+
+# --------------------------------------------------------------------------------- what can be missing
+
+
+class CUDARuntimeError(RuntimeError):
+    def __init__(self, status, text):
+        super().__init__(text)
+        self.status = status
+
+
+class CompileException(Exception):
+    pass
+
+
+class DynamicLibNotFoundError(RuntimeError):
+    pass
+
+
+NOTHING = ModuleNotFoundError("No module named 'cupy'", name="cupy")
+HALF = ModuleNotFoundError("No module named 'cuda'", name="cuda")
+BANNER = """
+================================================================
+Failed to import CuPy.
+
+If you installed CuPy via wheels, make sure that the package matches with the version of CUDA installed.
+
+Original error:
+  ImportError: libcudart.so.12: cannot open shared object file
+================================================================
+"""
+DRIVER = CUDARuntimeError(35, "cudaErrorInsufficientDriver: CUDA driver version is insufficient")
+HEADERS = "a.cu(1): note\na.cu(2): catastrophic error: cannot open source file vector_types.h"
+
+
+@pytest.mark.parametrize(
+    "error, driver, words",
+    [
+        (NOTHING, None, ['"ministem[gpu]"', "ministem[gpu-cuda12]"]),
+        (HALF, None, ["pip install cuda-pathfinder"]),
+        (ImportError(BANNER), None, ["ImportError: libcudart.so.12", "reinstall"]),
+        (DRIVER, 0, ["no NVIDIA driver found"]),
+        (DRIVER, 12080, ["CUDA 12.8", "needs 13.x", "install cupy-cuda12x", "update the driver"]),
+        (DRIVER, 11040, ["CUDA 11.4", "needs 13.x: update the driver"]),
+        (CUDARuntimeError(100, "cudaErrorNoDevice"), 13000, ["no GPU visible (CUDA_VISIBLE_DEVICES=7)"]),
+        (CUDARuntimeError(802, "cudaErrorSystemNotReady"), 13000, ["NotReady", "nvidia-smi"]),
+        (CUDARuntimeError(803, "cudaErrorSystemDriverMismatch"), 13000, ["Mismatch", "nvidia-smi"]),
+        (CUDARuntimeError(46, "cudaErrorDevicesUnavailable"), 13000, ["Unavailable", "nvidia-smi"]),
+        (DynamicLibNotFoundError("Failure finding libnvrtc.so.13"), 13000, ["libnvrtc.so.13", "[ctk]"]),
+        (ImportError("libcublasLt.so.13: cannot open"), 13000, ["libcublasLt.so.13", "[ctk]"]),
+        (CompileException(HEADERS), 13000, ["vector_types.h", "headers", "[ctk]"]),
+        (fake_cupy.OutOfMemoryError("Out of memory allocating 512 bytes"), 13000, ["512 b", "nvidia-smi"]),
+        (RuntimeError("line one\nline two"), 13000, ["cannot be used (line one)"]),
+    ],
+)
+def test_each_thing_that_can_be_missing_is_said_in_one_line(monkeypatch, error, driver, words):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    runtime = SimpleNamespace(driverGetVersion=lambda: driver, runtimeGetVersion=lambda: 13000)
+    line = backend.explain(error, runtime if driver is not None else None)
+    assert "\n" not in line and all(word in line for word in words), line
+
+
+@pytest.mark.parametrize("script", ["train", "sample"])
+@pytest.mark.parametrize(
+    "name, result, words",
+    [
+        ("import", None, "CuPy is not installed"),
+        ("getDeviceCount", CUDARuntimeError(35, "..."), "CUDA 12.8 and this CuPy needs 13.x"),
+        ("getDeviceCount", 0, "no GPU visible"),
+        ("ones", DynamicLibNotFoundError("libnvrtc.so.13"), "CUDA libraries are missing"),
+        ("ones", CompileException(HEADERS), "CUDA headers are missing"),
+        ("ones", 3.0, "the GPU says that 4 x (2 + 1) is 76.0"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used_ends_a_command_before_any_data_is_read(
+    gpu, command, monkeypatch, tmp_path, script, name, result, words
+):
+    """... in one line, with exit code 2. Nobody falls back to the CPU, and there is no run folder."""
+
+    def broken(*args, **kwargs):
+        if isinstance(result, Exception):
+            raise result
+        return gpu.zeros(*args, **kwargs) + result if name == "ones" else result
+
+    if name == "import":
+        monkeypatch.setitem(sys.modules, "cupy", None)
+    else:
+        monkeypatch.setattr(gpu.runtime, "driverGetVersion", lambda: 12080)
+        monkeypatch.setattr(gpu if name == "ones" else gpu.runtime, name, broken, raising=False)
+    source = ["--data", "missing.txt"] if script == "train" else ["--run", "missing"]
+    err = command(script, *source, "--device", "gpu", code=2).err
+    assert err.count("\n") == 1 and words in err and err.endswith("; or use --device cpu\n"), err
+    assert os.listdir(tmp_path) == ["fox.txt"]
+
+
+def test_an_error_of_ours_is_not_explained_away(gpu, monkeypatch):
+    monkeypatch.setattr(gpu, "ones", lambda *a, **k: 1 / 0, raising=False)
+    with pytest.raises(ZeroDivisionError):
+        backend.device_array("gpu")
+
+
+def test_too_little_memory_in_the_midst_of_training_is_one_line(gpu, command, tmp_path, monkeypatch):
+    """... with CuPy's numbers in it, and the checkpoint before it stays."""
+    schedule = optim.cosine_schedule
+
+    def shrink(step, *rest):
+        gpu.counts.memory = 10_000 if step == 4 else math.inf
+        return schedule(step, *rest)
+
+    monkeypatch.setattr(optim, "cosine_schedule", shrink)
+    args = ["--data", "fox.txt", *TINY, "--steps", 6, "--eval-every", 2, "--device", "gpu", "--out", "run"]
+    err = command("train", *args, code=2).err.splitlines()[-1]
+    assert "not enough memory (Out of memory allocating" in err and "--batch smaller" in err
+    assert (tmp_path / "run" / "step-000002").is_dir() and not (tmp_path / "run" / "step-000004").exists()
+
+
+def test_the_cpu_never_imports_cupy(command, fox, monkeypatch):
+    load = builtins.__import__
+
+    def no_cupy(name, *rest):
+        assert name.split(".")[0] not in ("cupy", "cupyx"), f"import {name}"
+        return load(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", no_cupy)
+    command("train", "--data", "fox.txt", *TINY, "--steps", 2, "--out", "run")
+    command("sample", "--run", fox, "--prompt", "The fox", "--edit", "fox=dog", "--tokens", 3)
+
+
+# ------------------------------------------------------------------------------ the stand-in is strict
+
+
+def refused(error, match="."):
+    return pytest.raises(error, match=match)
+
+
+def test_the_stand_in_refuses_what_cupy_refuses(gpu):
+    host = np.ones((2, 3), "float32")
+    a, ids = gpu.asarray(host), gpu.asarray(np.array([0, 1]))
+    for mixed in (lambda: a + host, lambda: host + a, lambda: np.add(a, host), lambda: a @ host.T,
+                  lambda: host @ a, lambda: a == host):  # fmt: skip
+        with refused(TypeError, "Unsupported type|no implementation"):
+            mixed()
+    with refused(TypeError, "Implicit conversion"):
+        np.asarray(a)
+    with refused(TypeError):
+        host[...] = a
+    with refused(TypeError):
+        a[...] = host
+    with refused(TypeError):
+        np.concatenate([a, host])
+    with refused(TypeError, "CuPy 14.* has no vecdot"):
+        np.vecdot(a, a)
+    for call in (lambda: a.sum(where=True), lambda: a.max(initial=0), lambda: np.exp(a, where=True),
+                 lambda: np.triu(a, dtype=int), lambda: a.argmax(0, None, None, True, 1)):  # fmt: skip
+        with refused(TypeError):
+            call()
+    with refused(AttributeError, "has no ndarray.tostring"):
+        a.tostring()
+    with refused(TypeError):
+        range(ids)
+    with refused(ValueError):
+        a[:, ::2].view("complex64")
+
+
+def test_the_stand_in_refuses_what_a_gpu_does_wrong_or_slowly(gpu):
+    a, twice = gpu.zeros((3, 2)), gpu.asarray(np.array([1, 1]))
+    with refused(ValueError, "repeated place"):
+        a[twice] = 1.0
+    for index in (np.array([0]), [0], np.array([True, False, True])):
+        with refused(TypeError, "as an index"):
+            a[index]
+    for out in (3, -1):
+        with refused(IndexError, "outside 0..2"):
+            a[gpu.asarray(np.array([out]))]
+    assert np.isnan(np.empty_like(a).get()).all() and (gpu.empty(3, int).get() == -77).all()
+    gpu.reset(forbid_sync=True)
+    for read in (float, int, bool, lambda x: x.item(), lambda x: x.get(), lambda x: x.tolist(),
+                 lambda x: np.unique(x), lambda x: x[x > 0]):  # fmt: skip
+        with refused(AssertionError, "waits for the device"):
+            read(a[:1, 0])
+    with refused(TypeError):
+        list(a)
+
+
+def test_the_stand_in_counts(gpu):
+    a = gpu.asarray(np.ones((4, 4), "float32"))
+    gpu.reset()
+    a.T[:, :2].reshape(-1, 4)[...]  # views, and a reshape that has to copy
+    assert gpu.counts.launches == 1
+    (a @ a.T + 1).sum()
+    assert gpu.counts.launches == 4 and gpu.counts.syncs == gpu.counts.uploads == gpu.counts.downloads == 0
+    gpu.asarray(a.get())
+    assert (gpu.counts.syncs, gpu.counts.downloads, gpu.counts.uploads) == (1, 1, 1)
+
+
+def test_the_stand_in_has_nothing_that_cupy_does_not_have():
+    known = {*fake_cupy.API["ndarray"], *fake_cupy.API["dunders"], *dir(object), "__module__", "__dict__",
+             "__weakref__", "__getattr__", "_host", "__annotations__", "__firstlineno__",
+             "__static_attributes__"}  # fmt: skip
+    assert set(dir(fake_cupy.ndarray)) <= known
+
+
+def test_the_record_is_that_of_the_cupy_that_is_installed():
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed: nothing to compare the record with")
+    from gen_cupy_api import record
+
+    if cupy.__version__ == fake_cupy.API["cupy"]:
+        assert record(cupy) == fake_cupy.API
+
+
+# ---------------------------------------------------------------------------------------- the kernel
+
+
+def nvrtc():
+    """-> NVIDIA's compiler as a library; it needs no GPU."""
+    try:
+        files = next(metadata.files(name) for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"))
+        path = next(f.locate() for f in files if f.name.startswith("libnvrtc.so"))
+    except (metadata.PackageNotFoundError, StopIteration, TypeError):
+        pytest.skip("NVIDIA's compiler is not installed: pip install nvidia-cuda-nvrtc")
+    return ctypes.CDLL(str(path))
+
+
+def compiled(source, *options):
+    """-> "" or the compiler's complaints"""
+    lib, program, size = nvrtc(), ctypes.c_void_p(), ctypes.c_size_t()
+    assert lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"a.cu", 0, None, None) == 0
+    flags = [option.encode() for option in ("-arch=sm_90", *options)]
+    failed = lib.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
+    lib.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    lib.nvrtcGetProgramLog(program, log)
+    return log.value.decode() if failed else ""
+
+
+def test_the_kernel_compiles_for_a_gpu():
+    for number in ("float", "double"):
+        assert compiled(backend.SUM_ROWS, f"-DNUMBER={number}") == ""
+    assert "undefined" in compiled(backend.SUM_ROWS.replace("blockIdx.x", "blockIdy.x"), "-DNUMBER=float")
+
+
+# A block of 256 threads as 256 threads of the CPU, one block after the other. Slow, but the kernel as it is.
+EMULATION = """
+#include <atomic>
+#include <barrier>
+#include <strings.h>
+#include <thread>
+#include <vector>
+#define __global__
+#define __shared__ static
+struct Place { int x, y; } blockIdx;
+thread_local Place threadIdx;
+std::barrier<> barrier(256);
+std::atomic<unsigned> votes[8];
+void __syncthreads() { barrier.arrive_and_wait(); }
+unsigned __ballot_sync(unsigned, bool mine) {
+  std::atomic<unsigned>& vote = votes[threadIdx.x / 32];
+  __syncthreads(); vote = 0;
+  __syncthreads(); vote |= unsigned(mine) << threadIdx.x % 32;
+  __syncthreads(); return vote;
+}
+int __syncthreads_or(bool mine) {
+  __syncthreads(); votes[0] = 0;
+  __syncthreads(); votes[0] |= mine;
+  __syncthreads(); return votes[0];
+}
+int __ffs(unsigned bits) { return ffs(bits); }
+KERNEL
+extern "C" void run(const NUMBER* values, const int* slot, NUMBER* out, int N, int D, int rows) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 256; i++)
+    threads.emplace_back([=] {
+      threadIdx.x = i;
+      for (int block = 0; block < rows * ((D + 255) / 256); block++) {
+        __syncthreads();
+        if (i == 0) blockIdx = {block % rows, block / rows};
+        __syncthreads();
+        sum_rows(values, slot, out, N, D);
+      }
+    });
+  for (auto& thread : threads) thread.join();
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="no g++ here to compile the kernel for the CPU")
+def test_the_kernel_itself_adds_in_the_order_of_positions(tmp_path):
+    """Compiled for the CPU, its threads as threads: the bits of SciPy's sum. The twin is not asked."""
+    (tmp_path / "kernel.cpp").write_text(EMULATION.replace("KERNEL", backend.SUM_ROWS))
+    build = "g++ -std=c++20 -pthread -shared -fPIC -DNUMBER=float kernel.cpp -o kernel.so"
+    subprocess.run(build.split(), cwd=tmp_path, check=True)
+    kernel, rng = ctypes.CDLL(str(tmp_path / "kernel.so")), np.random.default_rng(2)
+    for N, D, rows in ((600, 257, 5), (256, 3, 4), (1, 1, 1)):
+        values, slot = rng.standard_normal((N, D), dtype="float32"), rng.integers(0, rows, N).astype("int32")
+        out = np.full((rows, D), np.nan, "float32")
+        kernel.run(*(ctypes.c_void_p(a.ctypes.data) for a in (values, slot, out)), N, D, rows)
+        assert out.tobytes() == backend.sum_rows(values, slot, rows).tobytes()
