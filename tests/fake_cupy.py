@@ -13,6 +13,7 @@ It cannot know how a GPU rounds, how fast it is, or whether a kernel is right: o
 runs a twin written in NumPy. That all tests pass here does not mean that the code runs on a GPU.
 """
 
+import contextlib
 import functools
 import json
 import math
@@ -401,3 +402,13 @@ runtime = SimpleNamespace(
     getDeviceCount=lambda: 1, driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000
 )
 cuda = SimpleNamespace(runtime=runtime, memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError))
+
+
+@contextlib.contextmanager
+def _allow_synchronize(allow):
+    counts.forbid_sync = not allow
+    yield
+    counts.forbid_sync = False
+
+
+cupyx = SimpleNamespace(allow_synchronize=_allow_synchronize)

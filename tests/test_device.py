@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 import train
-from ministem import backend, model, optim
+from ministem import backend, edit, inspect, measure, model, optim
+from ministem.checkpoint import load_checkpoint
 from ministem.model import Config, init_params, loss_and_grads
 from ministem.optim import AdamW
 from ministem.tables import RowSparse, Tables
@@ -29,18 +30,6 @@ TINY = ["--dim", "16", "--layers", "2", "--heads", "2", "--context", "8", "--bat
         "--vocab-size", "300", "--threads", "1"]  # fmt: skip
 TEXT = "The quick brown fox jumps over the lazy dog. " * 60
 CONFIG = Config(vocab_size=50, dim=16, n_layers=2, n_heads=4, n_kv_heads=2, context=12)
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    """-> the stand-in, in CuPy's place"""
-    monkeypatch.setitem(sys.modules, "cupy", fake_cupy)
-    monkeypatch.delenv("CUPY_TF32", raising=False)
-    backend._sum_rows.cache_clear()
-    fake_cupy.reset()
-    yield fake_cupy
-    fake_cupy.reset()
-    backend._sum_rows.cache_clear()
 
 
 @pytest.fixture
@@ -148,6 +137,21 @@ def test_samples_and_edits_on_the_device_are_those_of_the_cpu(gpu, command, fox,
     on_gpu = command("sample", *args, "--device", "gpu")
     assert gpu.counts.uploads > before
     assert on_gpu == cpu and len(cpu.out) > 30
+
+
+def test_questions_and_looks_inside_are_answered_alike(gpu, fox):
+    """What measure.recall, edit_rates and inspect do with a run."""
+    found = []
+    for device in ("cpu", "gpu"):
+        run = load_checkpoint(fox, backend.device_array(device))
+        ids = run.tokenizer.encode("The quick brown fox jumps over the lazy dog.")
+        changes = [edit.plan(run.tokenizer, "The quick fox", [("fox", "dog")]), []]
+        prompts = [run.tokenizer.encode(text) for text in ("The quick fox", "The")]
+        alike = inspect.nearest(run.tables, ids[:1], 3)["embed"]
+        gates = inspect.gate(run, ids[:5], 4, ids[1:7], 3)
+        found.append((measure.recites(run, [(ids[:8], 2), (ids[:5], 3)]), [id for id, _ in alike],
+                      measure.go_on(run, prompts, changes, max_new_tokens=4), [g.share_x for g in gates]))
+    assert found[0] == found[1]
 
 
 def test_patches_are_made_and_applied_on_the_device(gpu, command, fox, tmp_path):
