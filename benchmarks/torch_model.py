@@ -155,6 +155,10 @@ class Training:
         self.loss = torch.compile(model) if compiled else model
 
     def step(self, ids, targets):
+        return self.update(ids, targets).item()
+
+    def update(self, ids, targets):
+        """-> the loss, not waited for (on a GPU)"""
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         loss = self.loss(ids, targets)
@@ -169,7 +173,7 @@ class Training:
             )
         for optimizer in self.optimizers:
             optimizer.step()
-        return loss.item()
+        return loss.detach()
 
     def clip_gradients(self):
         if len(self.optimizers) == 1:

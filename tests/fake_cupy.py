@@ -119,6 +119,7 @@ class ndarray:
     strides = property(lambda self: self._host.strides)
     flags = property(lambda self: self._host.flags)
     T = property(lambda self: ndarray(self._host.T))
+    data = property(lambda self: SimpleNamespace(ptr=self._host.ctypes.data))
 
     def __getattr__(self, name):
         if name in API["ndarray"]:
@@ -178,7 +179,7 @@ class ndarray:
             raise TypeError(f"np.{name} meets a device array, and {_unknown(name)}")
         if method != "__call__" or kwargs.keys() - {"dtype", "casting"}:
             raise TypeError(f"np.{name}: the fake knows no .{method} with {list(kwargs)}")
-        if name == "matmul":
+        if name == "matmul" and out is None:
             return _matmul(*inputs)
         plain = [_plain(x) for x in inputs]
         if out is None:
@@ -401,7 +402,16 @@ class RawKernel:
 runtime = SimpleNamespace(
     getDeviceCount=lambda: 1, driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000
 )
-cuda = SimpleNamespace(runtime=runtime, memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError))
+
+
+class _Device:
+    def synchronize(self):
+        _sync("Device.synchronize")
+
+
+cuda = SimpleNamespace(
+    runtime=runtime, Device=_Device, memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
+)
 
 
 @contextlib.contextmanager
