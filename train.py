@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ministem.cli import fail, say, user_errors
@@ -39,8 +40,9 @@ def main():
         args = parse_arguments()
         if args.tables == "disk" and args.device == "gpu":
             raise ValueError("--tables disk is for --device cpu")
-        if args.tf32 and args.device == "cpu" and not args.resume:
-            raise ValueError("--tf32 is for use with --device gpu")
+        if args.device == "cpu" and not args.resume:
+            for flag in ["--tf32"] * args.tf32 + ["--tables host"] * (args.tables == "host"):
+                raise ValueError(f"{flag} is for --device gpu")
 
         # numpy and the library only now: --help should not wait for them
         from ministem import backend, data
@@ -49,7 +51,7 @@ def main():
         corpus = data.load_corpus(args.data, args.seed)
         if args.tables_only and not corpus.questions:  # a tenth for validation would be facts left untaught
             corpus = replace(corpus, train=corpus.train + corpus.val, val=corpus.train + corpus.val)
-        base = patch_base(args, like) if args.save_patch else None
+        base = patch_base(args) if args.save_patch else None
         run = resumed_run(args, corpus, like) if args.resume else new_run(args, corpus, like)
 
     with user_errors(MemoryError, OSError):  # OSError: tables on a disk that is full
@@ -64,12 +66,11 @@ def new_run(args, corpus, like):
     """Vocabulary, model, run folder -> Run at step 0."""
     from ministem import backend, checkpoint
     from ministem.model import Config, init_dense, init_params
-    from ministem.tables import Tables
     from ministem.tokenizer import Tokenizer, train_bpe
 
-    in_ram, base = args.tables == "ram", None
+    in_ram, base, host = args.tables != "disk", None, backend.device_array("cpu")
     if args.init_from:
-        base = checkpoint.load_checkpoint(args.init_from, like, in_ram=in_ram)
+        base = checkpoint.load_checkpoint(args.init_from, host, in_ram=in_ram)
     if base:
         args.init_from = str(base.folder / f"step-{base.step:06d}")  # this very one, even if it trains on
         tokenizer = base.tokenizer
@@ -91,7 +92,7 @@ def new_run(args, corpus, like):
         params, tables = init_params(config, args.seed) if in_ram else (init_dense(config, args.seed), None)
     params = {name: backend.upload(p, like) for name, p in params.items()}
     if in_ram:
-        tables = Tables({name: backend.upload(tables[name], like) for name in tables.names})
+        tables = placed(args, tables, like)
     folder = Path(args.out) if args.out else unused_folder(corpus.name)
     run = checkpoint.Run(folder, config, vars(args), tokenizer, params, tables)
     checkpoint.start_run(run)
@@ -100,11 +101,24 @@ def new_run(args, corpus, like):
     return run
 
 
+def placed(args, tables, like):
+    """Tables on the host -> where --tables wants them: with the model, or in the host's memory for a GPU."""
+    from ministem import backend
+    from ministem.tables import HostTables, Tables
+
+    if args.tables == "host" and args.device == "gpu":
+        return HostTables(tables.arrays)
+    return Tables({name: backend.upload(tables[name], like) for name in tables.names})
+
+
 def resumed_run(args, corpus, like):
     """The newest checkpoint of args.resume -> Run, its metrics.jsonl cut back to that step."""
-    from ministem import checkpoint
+    from ministem import backend, checkpoint
 
-    run = checkpoint.load_checkpoint(args.resume, like, True, in_ram=args.tables == "ram")
+    in_ram, host = args.tables != "disk", backend.device_array("cpu") if args.tables == "host" else None
+    run = checkpoint.load_checkpoint(args.resume, like, True, in_ram, tables_like=host)
+    if in_ram:
+        run.tables = placed(args, run.tables, like)
     if run.state.get("corpus") != corpus.hash:
         raise ValueError(f"{args.data} has changed since {args.resume} was trained on it")
     if args.tables == "disk":
@@ -163,6 +177,7 @@ def train(args, run, corpus, like):
     if run.moments:
         optimizer.load(run.moments, run.step, run.table_moments)
         run.moments, run.table_moments = None, ()
+    draw = partial(data.draw_batch, train_ids, args.batch, config.context, args.seed)
     losses, unread = run.state.get("losses", []), []  # since the last log line; and those not looked at yet
     since = time.perf_counter(), run.step
 
@@ -194,9 +209,10 @@ def train(args, run, corpus, like):
     with StopSignals() as stop, bar as bar, blas, quiet:
         while run.step < args.steps and not stop.asked:
             optimizer.lr = cosine_schedule(run.step + 1, args.steps, args.lr, args.warmup)
-            ids, targets = data.draw_batch(train_ids, args.batch, config.context, args.seed, run.step)
+            ids, targets = draw(run.step)
             batch = tables.fetch(ids, targets)
             loss, grads = loss_and_grads(params, config, batch, batch.targets, threads)
+            tables.prefetch(*draw(run.step + 1))
             if args.tables_only:
                 grads = edit.only_tables(grads, trainable)
             try:
@@ -252,14 +268,14 @@ def trainable_rows(args, tokenizer, config, train_ids):
     return sorted({id for ids in spelled.values() for id in ids})
 
 
-def patch_base(args, like):
+def patch_base(args):
     """What --save-patch will compare with -> Run. A refusal after the training would come late."""
-    from ministem import checkpoint
+    from ministem import backend, checkpoint
 
     target = Path(args.save_patch)
     if not target.parent.is_dir() or target.is_dir():
         raise ValueError(f"--save-patch {target}: not a file in a folder that is there")
-    return checkpoint.load_checkpoint(args.init_from, like)
+    return checkpoint.load_checkpoint(args.init_from, backend.device_array("cpu"))
 
 
 def save_patch(args, base, run):
@@ -316,8 +332,8 @@ def parse_arguments():
     option("save_patch", "with --tables-only: file for the rows that moved, see sample.py --patch")
     option("device", "cpu or gpu", choices=("cpu", "gpu"))
     group.add_argument("--tf32", help="with --device gpu: faster products, of 10 bits", action="store_true")
-    option("tables", "where they live, with their moments: ram, or disk for those that do not fit",
-           choices=("ram", "disk"))  # fmt: skip
+    option("tables", "where they live, with their moments: ram, disk for those that do not fit, or with "
+           "--device gpu in the host's memory", choices=("ram", "disk", "host"))  # fmt: skip
     option("threads", "on a CPU, parts that a batch is split into, a core for each (default: all)", whole(1))
     given = vars(parser.parse_args())
     for name, needs in dict(tables_only="init_from", rows="tables_only", save_patch="tables_only").items():
@@ -331,6 +347,7 @@ def parse_arguments():
         folder = folder.parent if folder.name.startswith("step-") else folder
         settings = DEFAULTS | saved_settings(parser, folder)
         settings = {name: settings[name] for name in (*SHAPE, "tables")}
+        settings["tables"] = settings["tables"].replace("host", "ram")  # of a GPU that may not be here
         for name in SHAPE:
             if given.get(name, settings[name]) != settings[name]:
                 flag, its_own = "--" + name.replace("_", "-"), settings[name]

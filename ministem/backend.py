@@ -94,6 +94,49 @@ def upload_ints(arrays, like):
     return [packed[stop - a.size : stop].reshape(a.shape) for a, stop in zip(arrays, stops, strict=True)]
 
 
+def in_host_memory(x):
+    """A host array -> two views of one copy of it: a NumPy array, and a device array.
+
+    Its memory is the host's, pinned so that it stays where it is, and a GPU reads and writes it across the
+    bus, only those bytes that it touches. (Not from CuPy's pool: that would round up to a power of two.)"""
+    import cupy
+
+    cuda = cupy.cuda
+    memory = cuda.PinnedMemoryPointer(cuda.PinnedMemory(max(1, x.nbytes)), 0)
+    host = np.frombuffer(memory, x.dtype, x.size).reshape(x.shape)
+    host[...] = x
+    seen = cuda.UnownedMemory(memory.ptr, x.nbytes, memory, cuda.Device().id)
+    return host, cupy.ndarray(x.shape, x.dtype, cuda.MemoryPointer(seen, 0))
+
+
+def second_stream():
+    """A queue of work for the GPU beside the usual one. `with` it, what is launched goes there."""
+    import cupy
+
+    return cupy.cuda.Stream(non_blocking=True)  # or it would wait for the usual one, always
+
+
+def event():
+    """-> something that happens when all that has been launched so far on this stream is done"""
+    import cupy
+
+    return cupy.cuda.get_current_stream().record()
+
+
+def wait_for(event):
+    """What is launched from now on waits for it. (The host does not.)"""
+    import cupy
+
+    cupy.cuda.get_current_stream().wait_event(event)
+
+
+def wait():
+    """The host waits until the GPU has nothing left to do."""
+    import cupy
+
+    cupy.cuda.Device().synchronize()
+
+
 def download(x):
     """Any array as a NumPy array on the host. From a GPU this waits until x has been computed."""
     return x if isinstance(x, np.ndarray | np.generic) else x.get()

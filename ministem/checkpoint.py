@@ -101,8 +101,9 @@ def save_checkpoint(run, optimizer):
         shutil.rmtree(old)
 
 
-def load_checkpoint(path, like, with_moments=False, in_ram=False):
-    """path: a run folder (its newest step) or one step folder -> Run, its arrays on `like`'s device.
+def load_checkpoint(path, like, with_moments=False, in_ram=False, tables_like=None):
+    """path: a run folder (its newest step) or one step folder -> Run, its arrays on `like`'s device, its
+    tables (and their moments) on that of tables_like, if given.
 
     Tables that were on disk stay there (disk.SavedTables), unless in_ram.
     Raises ValueError with one line for anything missing, damaged, or not what config.json says."""
@@ -128,12 +129,14 @@ def load_checkpoint(path, like, with_moments=False, in_ram=False):
         raise ValueError(f"{folder} has no checkpoint yet (no step-… folder)")
     dense, tables = shapes(config)
     on_disk = (steps[0] / "tables").is_dir()
-    whole = dense if on_disk else dense | tables
-    arrays = load_arrays(steps[0] / "model.safetensors", whole, like)
+    whole, tables_like = dense if on_disk else dense | tables, like if tables_like is None else tables_like
+    likes = dict.fromkeys(dense, like) | dict.fromkeys(tables, tables_like)
+    arrays = load_arrays(steps[0] / "model.safetensors", whole, likes)
     moments = None
     if with_moments:
         expected = {f"{k}/{name}": shape for k in "mv" for name, shape in whole.items()}
-        moments = load_arrays(steps[0] / "optimizer.safetensors", expected, like)
+        likes = {f"{k}/{name}": a for k in "mv" for name, a in likes.items()}
+        moments = load_arrays(steps[0] / "optimizer.safetensors", expected, likes)
     state = read_json(steps[0] / "state.json")
     losses = state.get("losses", [])
     whole = isinstance(losses, list) and all(type(loss) is float for loss in losses)
@@ -151,7 +154,7 @@ def load_checkpoint(path, like, with_moments=False, in_ram=False):
         for prefix, kept in zip(("", "m/", "v/"), saved, strict=False):
             values = {name: np.concatenate([part for _, part in kept.parts(name)]) for name in tables}
             target = moments if prefix else arrays
-            target |= {prefix + name: upload(a, like) for name, a in values.items()}
+            target |= {prefix + name: upload(a, tables_like) for name, a in values.items()}
         tables, saved = Tables({name: arrays[name] for name in tables}), ()
     step = state.pop("step")
     return Run(folder, config, settings, tokenizer, params, tables, step, state, moments, tuple(saved))
@@ -267,8 +270,9 @@ def save_arrays(path, arrays):
     sync(path)
 
 
-def load_arrays(path, expected, like):
-    """path, {name: shape} -> {name: array}, exactly these names and shapes, in float32."""
+def load_arrays(path, expected, likes):
+    """path, {name: shape} -> {name: array}, exactly these names and shapes, in float32, each where its
+    likes[name] is."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -287,7 +291,7 @@ def load_arrays(path, expected, like):
         if arrays[name].shape != shape or arrays[name].dtype != "float32":
             found = f"{arrays[name].dtype} {arrays[name].shape}"
             raise ValueError(f"{path}: {name} is {found}, the configuration needs float32 {shape}")
-    return {name: upload(a, like) for name, a in arrays.items()}
+    return {name: upload(a, likes[name]) for name, a in arrays.items()}
 
 
 def write_json(path, content):

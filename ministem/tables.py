@@ -83,7 +83,7 @@ class Tables:
     def parts(self, name):
         """Walk through a table -> yields the number of a row, and CHUNK rows from there on (≤CHUNK,·)."""
         for start in range(0, self.shape(name)[0], CHUNK):
-            yield start, self.arrays[name][start : start + CHUNK]
+            yield start, self[name][start : start + CHUNK]
 
     def read(self, name, rows):
         """-> (U,·): a copy of these rows, on the model's device."""
@@ -91,23 +91,86 @@ class Tables:
 
     def write(self, name, rows, values):
         """Put values (U,·) into these rows. `rows` must be distinct."""
-        self.arrays[name][backend.upload(rows, like=self.arrays[name])] = values
+        array = self.arrays[name]
+        array[backend.upload(rows, like=array)] = backend.upload(values, like=array)
+
+    def prefetch(self, ids, targets):
+        """These will be fetched next. Tables that are where the model is have nothing to do ahead."""
 
     def fetch(self, ids, targets=None):
         """ids (B,T) int -> Batch: each distinct token's row once per table, however often it occurs.
 
         targets, (B,T) as well, go along: to a GPU there is one upload per step.
         Raises ValueError for an id outside the vocabulary (a GPU would silently wrap it around)."""
-        ids, (V, _) = np.asarray(ids), self.shape("embed")
-        targets = [] if targets is None else [np.asarray(targets)]
-        for a in (ids, *targets):
+        rows, slot, *targets = backend.upload_ints(self.distinct(ids, targets), like=self.arrays["embed"])
+        blocks = {name: self.read(name, rows) for name in self.arrays}
+        return Batch(rows, {name: slot for name in self.arrays}, blocks, *targets)
+
+    def distinct(self, ids, targets):
+        """-> rows (U,), slot (B,T), and the targets if there are any: checked, on the host"""
+        V, both = self.shape("embed")[0], [np.asarray(a) for a in (ids, targets) if a is not None]
+        for a in both:
             if a.ndim != 2 or a.dtype.kind not in "iu" or not a.size:
                 raise ValueError(f"ids must be whole numbers of shape (B,T), got {a.dtype} {a.shape}")
             if a.min() < 0 or a.max() >= V:
                 bad = a.min() if a.min() < 0 else a.max()
                 raise ValueError(f"token id {bad} is outside the vocabulary of {V} tokens")
-        rows, slot = np.unique(ids, return_inverse=True)
-        ints = [rows, slot.reshape(ids.shape), *targets]
-        rows, slot, *targets = backend.upload_ints(ints, like=self.arrays["embed"])
-        blocks = {name: self.read(name, rows) for name in self.arrays}
-        return Batch(rows, {name: slot for name in self.arrays}, blocks, *targets)
+        rows, slot = np.unique(both[0], return_inverse=True)
+        return [rows, slot.reshape(both[0].shape), *both[1:]]
+
+
+class HostTables(Tables):
+    """Tables in the host's memory, and the model on a GPU, which reads and writes their rows there itself.
+
+    prefetch lets it fetch the next batch's rows on a second stream while it computes with this one's. The
+    hazard: the step under way will update some of the same rows, and what was fetched is then out of date.
+    So those, and only those, are read again when the batch's turn comes."""
+
+    def __init__(self, arrays):
+        """arrays: name -> array on the host, which is copied"""
+        pairs = {name: backend.in_host_memory(a) for name, a in arrays.items()}
+        super().__init__({name: device for name, (_, device) in pairs.items()})
+        self.host = {name: host for name, (host, _) in pairs.items()}
+        self.stream, self.ahead = backend.second_stream(), None  # ahead: what prefetch has begun
+        self.now, self.before = np.arange(0), backend.event()  # the latest batch's rows; all work before it
+
+    def zeros(self):
+        return HostTables({name: np.zeros_like(a) for name, a in self.host.items()})
+
+    def __getitem__(self, name):
+        """The whole (V,·) array, on the host, when the GPU has nothing left to write there."""
+        return self.whole[name]
+
+    @property
+    def whole(self):
+        backend.wait()
+        return self.host
+
+    def write(self, name, rows, values):
+        if isinstance(rows, np.ndarray):  # not an optimiser's step, but an edit of any row
+            self.ahead = None
+        super().write(name, rows, values)
+
+    def prefetch(self, ids, targets):
+        """Begin to fetch what fetch(ids, targets) will want."""
+        ints = self.distinct(ids, targets)
+        again = np.flatnonzero(np.isin(ints[0], self.now))
+        with self.stream:
+            # what came before the batch under way has updated rows, and used memory that we may be given now
+            self.stream.wait_event(self.before)
+            again, rows, slot, targets = backend.upload_ints([again, *ints], like=self.arrays["embed"])
+            blocks = {name: self.read(name, rows) for name in self.arrays}
+            batch = Batch(rows, {name: slot for name in blocks}, blocks, targets)
+            self.ahead = ints, batch, again, backend.event()
+
+    def fetch(self, ids, targets=None):
+        ints = self.distinct(ids, targets)
+        (wanted, batch, again, done), self.ahead = self.ahead or 4 * (None,), None
+        if wanted and all(map(np.array_equal, ints, wanted)):
+            backend.wait_for(done)
+            for name, block in batch.blocks.items():
+                block[again] = self.read(name, batch.rows[again])
+        else:
+            batch = super().fetch(ids, targets)
+        self.now, self.before = ints[0], backend.event()
+        return batch

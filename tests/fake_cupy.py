@@ -7,7 +7,8 @@ for nothing that CuPy would refuse, and for nothing that a GPU would do silently
 - no NumPy array ever meets a device array, be it as operand, index, mask or value;
 - ids out of range, which CuPy wraps around, and repeated places in an assignment are refused;
 - `empty` is full of NaN (or -77), since on a GPU it holds what was there before;
-- launches, uploads, downloads and synchronisations are counted.
+- launches, uploads, downloads and synchronisations are counted;
+- what one stream writes, another reads only after it has waited for an event recorded behind that.
 
 It cannot know how a GPU rounds, how fast it is, or whether a kernel is right: of each RawKernel it
 runs a twin written in NumPy. That all tests pass here does not mean that the code runs on a GPU.
@@ -62,11 +63,62 @@ def _new(host, launches=1):
     counts.memory -= host.nbytes
     if counts.memory < 0:
         raise OutOfMemoryError(f"Out of memory allocating {host.nbytes:,} bytes (allocated so far: ...).")
-    return ndarray(host)
+    return ndarray._of(host)
 
 
 class OutOfMemoryError(MemoryError):
     pass
+
+
+# -------------------------------------------------------------------------------------------- streams
+
+
+class Stream:
+    """Work is done at once, in the order of the program. What is kept is who would have had to wait for
+    whom: seen[other] is how much of the other's work is certainly done when this one goes on."""
+
+    def __init__(self, null=False, non_blocking=False):
+        self.seen = {self: 0}
+
+    def __enter__(self):
+        _streams.append(self)
+        return self
+
+    def __exit__(self, *error):
+        _streams.pop()
+
+    def record(self, event=None):
+        return Event(dict(self.seen))
+
+    def wait_event(self, event):
+        for stream, tick in event.seen.items():
+            self.seen[stream] = max(tick, self.seen.get(stream, 0))
+
+
+class Event:
+    def __init__(self, seen):
+        self.seen = seen
+
+
+Stream.null = Stream()
+_streams = [Stream.null]
+
+
+class Memory:
+    """What views of one array share: who wrote there last."""
+
+    def __init__(self):
+        self.write()
+
+    def write(self):
+        stream = _streams[-1]
+        stream.seen[stream] += 1
+        self.written = stream, stream.seen[stream]
+
+    def read(self):
+        stream, tick = self.written
+        if _streams[-1].seen.get(stream, 0) < tick:
+            raise AssertionError("a stream reads what another may not have written yet: it has to wait")
 
 
 # --------------------------------------------------------------------------------- what may meet an array
@@ -107,19 +159,36 @@ class ndarray:
     __array_priority__ = 100
     __hash__ = None
 
-    def __init__(self, host):
-        self._host = host
+    def __init__(self, shape, dtype=float, memptr=None):
+        buffer = np.empty(shape, dtype) if memptr is None else memptr.memory.owner
+        self._raw = np.frombuffer(buffer, dtype, math.prod(shape)).reshape(shape)
+        self._memory = Memory()
 
-    shape = property(lambda self: self._host.shape)
-    dtype = property(lambda self: self._host.dtype)
-    ndim = property(lambda self: self._host.ndim)
-    size = property(lambda self: self._host.size)
-    nbytes = property(lambda self: self._host.nbytes)
-    itemsize = property(lambda self: self._host.itemsize)
-    strides = property(lambda self: self._host.strides)
-    flags = property(lambda self: self._host.flags)
-    T = property(lambda self: ndarray(self._host.T))
-    data = property(lambda self: SimpleNamespace(ptr=self._host.ctypes.data))
+    @classmethod
+    def _of(cls, host, memory=None):
+        self = object.__new__(cls)
+        self._raw, self._memory = host, memory or Memory()
+        return self
+
+    @property
+    def _host(self):
+        self._memory.read()
+        return self._raw
+
+    @property
+    def __cuda_array_interface__(self):  # CuPy has it; what it says is not asked here
+        return {}
+
+    shape = property(lambda self: self._raw.shape)
+    dtype = property(lambda self: self._raw.dtype)
+    ndim = property(lambda self: self._raw.ndim)
+    size = property(lambda self: self._raw.size)
+    nbytes = property(lambda self: self._raw.nbytes)
+    itemsize = property(lambda self: self._raw.itemsize)
+    strides = property(lambda self: self._raw.strides)
+    flags = property(lambda self: self._raw.flags)
+    T = property(lambda self: ndarray._of(self._raw.T, self._memory))
+    data = property(lambda self: SimpleNamespace(ptr=self._raw.ctypes.data))
 
     def __getattr__(self, name):
         if name in API["ndarray"]:
@@ -141,7 +210,8 @@ class ndarray:
     def set(self, arr, stream=None):
         assert type(arr) is np.ndarray and arr.shape == self.shape and arr.dtype == self.dtype
         counts.uploads += 1
-        self._host[...] = arr
+        self._raw[...] = arr
+        self._memory.write()
 
     def __array__(self, *args, **kwargs):
         raise TypeError(
@@ -153,14 +223,14 @@ class ndarray:
         raise TypeError("the fake refuses to iterate: on a GPU each turn is a kernel")
 
     def __len__(self):
-        return len(self._host)
+        return len(self._raw)
 
     # ---- places in it
 
     def __getitem__(self, key):
         key, fancy = _index(key, self.shape)
-        part = self._host[key]
-        return _new(part) if fancy else ndarray(np.asarray(part) if self.ndim else self._host[...])
+        part = (self._host if fancy else self._raw)[key if self.ndim else ...]
+        return _new(part) if fancy else ndarray._of(np.asarray(part), self._memory)
 
     def __setitem__(self, key, value):
         key, fancy = _index(key, self.shape)
@@ -169,7 +239,8 @@ class ndarray:
             if len(np.unique(places)) != places.size:
                 raise ValueError("an assignment to a repeated place: on a GPU any of the values may win")
         counts.launches += 1
-        self._host[key] = _plain(value)
+        self._raw[key] = _plain(value)
+        self._memory.write()
 
     # ---- NumPy's protocols, answered as CuPy does
 
@@ -186,7 +257,8 @@ class ndarray:
             return _new(ufunc(*plain, **kwargs))
         (out,) = out
         counts.launches += 1
-        ufunc(*plain, out=_plain(out), **kwargs)
+        ufunc(*plain, out=out._raw, **kwargs)
+        out._memory.write()
         return out
 
     def __array_function__(self, func, types, args, kwargs):
@@ -264,17 +336,17 @@ def _methods():
         def call(self, *args, **kwargs):
             _check("ndarray", name)(self, *args, **kwargs)
             args = [x if isinstance(x, tuple | str | type | np.dtype) else _plain(x) for x in args]
+            if name in views:
+                result = getattr(self._raw, name)(*args, **kwargs)
+                if np.may_share_memory(result, self._raw):
+                    return ndarray._of(result, self._memory)
             result = getattr(self._host, name)(*args, **kwargs)
-            if name == "astype" and result is self._host:
-                return self
-            if isinstance(result, np.ndarray) and np.may_share_memory(result, self._host):
-                return ndarray(result)
-            return _new(result)
+            return self if result is self._raw else _new(result)
 
         return call
 
-    views = "reshape transpose swapaxes view ravel squeeze"
-    for name in f"{views} sum mean max min argmax argmin all any astype copy conj".split():
+    views = "reshape transpose swapaxes view ravel squeeze".split()
+    for name in [*views, *"sum mean max min argmax argmin all any astype copy conj".split()]:
         setattr(ndarray, name, method(name))
 
 
@@ -304,8 +376,8 @@ def _function(name):
             return x if isinstance(x, str | type | np.dtype) else _plain(x)
 
         result = getattr(np, name)(*map(plain, args), **{k: plain(x) for k, x in kwargs.items()})
-        shared = any(isinstance(x, ndarray) and x._host is result for x in args)
-        return ndarray(result) if shared else _new(result, LAUNCHES[name])
+        same = [x for x in args if isinstance(x, ndarray) and x._raw is result]
+        return same[0] if same else _new(result, LAUNCHES[name])
 
     act = globals().get(f"_{name}") or (numpys if name in LAUNCHES else None)
     if act is None:
@@ -323,7 +395,7 @@ def _asarray(a, dtype=None, order=None, *, copy=None, blocking=False):
     if isinstance(a, ndarray):
         return a if dtype is None else a.astype(dtype, copy=False)
     counts.uploads += 1
-    return _new(np.array(a, dtype), 0)
+    return _new(np.array(a, dtype), launches=0)
 
 
 _array = _asarray
@@ -350,7 +422,8 @@ def _put_along_axis(arr, indices, values, axis):
     if (np.diff(ordered, axis=axis) == 0).any():
         raise ValueError("an assignment to a repeated place: on a GPU any of the values may win")
     counts.launches += arr.ndim + 1
-    np.put_along_axis(arr._host, indices._host, _plain(values), axis)
+    np.put_along_axis(arr._raw, indices._host, _plain(values), axis)
+    arr._memory.write()
 
 
 def _in_range(a, indices, axis):
@@ -396,7 +469,10 @@ class RawKernel:
                 assert x.flags.c_contiguous, "a kernel sees addresses, not strides"
             elif not isinstance(x, np.generic):
                 raise TypeError(f"a kernel's argument is a {type(x).__name__}: CuPy would guess its C type")
-        self.twin(grid, block, *(_plain(x) for x in args))
+        self.twin(grid, block, *(x._raw if isinstance(x, ndarray) else x for x in args))
+        for x in args:
+            if isinstance(x, ndarray):
+                x._memory.write()
 
 
 runtime = SimpleNamespace(
@@ -404,14 +480,44 @@ runtime = SimpleNamespace(
 )
 
 
-class _Device:
+class Device:
+    id = 0
+
     def synchronize(self):
         _sync("Device.synchronize")
 
 
+class PinnedMemory:
+    """Memory of the host; the GPU sees it under the same address."""
+
+    def __init__(self, size, flags=0):
+        self.bytes = bytearray(size)
+
+
+class PinnedMemoryPointer(bytearray):
+    def __init__(self, mem, offset):
+        assert type(mem) is PinnedMemory and offset == 0
+        super().__init__(len(mem.bytes))
+        self.ptr = np.frombuffer(self, "uint8").ctypes.data
+
+
+class UnownedMemory:
+    def __init__(self, ptr, size, owner, device_id=-1):
+        assert ptr == owner.ptr and size <= len(owner) and device_id == 0
+        self.owner = owner
+
+
+class MemoryPointer:
+    def __init__(self, mem, offset):
+        assert offset == 0
+        self.memory = mem
+
+
 cuda = SimpleNamespace(
-    runtime=runtime, Device=_Device, memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
-)
+    runtime=runtime, Device=Device, Stream=Stream, get_current_stream=lambda: _streams[-1],
+    PinnedMemory=PinnedMemory, PinnedMemoryPointer=PinnedMemoryPointer, UnownedMemory=UnownedMemory,
+    MemoryPointer=MemoryPointer, memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+)  # fmt: skip
 
 
 @contextlib.contextmanager

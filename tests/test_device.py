@@ -24,7 +24,7 @@ from ministem import backend, edit, inspect, measure, model, optim
 from ministem.checkpoint import load_checkpoint
 from ministem.model import Config, init_params, loss_and_grads
 from ministem.optim import AdamW
-from ministem.tables import RowSparse, Tables
+from ministem.tables import HostTables, RowSparse, Tables
 
 TINY = ["--dim", "16", "--layers", "2", "--heads", "2", "--context", "8", "--batch", "4", "--warmup", "2",
         "--vocab-size", "300", "--threads", "1"]  # fmt: skip
@@ -192,7 +192,7 @@ def test_a_stopped_run_looks_at_its_losses_before_it_saves(gpu, command, tmp_pat
 
 def test_tf32_is_asked_for_before_the_first_product(gpu, command):
     _, err = command("train", "--tf32", "--data", "fox.txt", code=2)
-    assert "--tf32 is for use with --device gpu" in err
+    assert "--tf32 is for --device gpu" in err
     seen, probe = [], gpu.ones
 
     def ones(*args, **kwargs):
@@ -297,6 +297,114 @@ def test_a_batch_without_any_of_the_rows_wanted_changes_nothing():
     """--rows Spain, and no Spain in the batch: an update of no rows is no division by zero."""
     tables, none = Tables({"t": np.ones((3, 2))}), RowSparse(np.arange(0), np.ones((0, 2)), (3, 2))
     assert AdamW().step({}, tables, {"t": none}) == 0 and (tables["t"] == 1).all()
+
+
+# ------------------------------------------------------------------------- tables in the host's memory
+
+
+def test_tables_on_the_host_learn_to_the_bit_what_tables_with_the_model_do(gpu, command, tmp_path):
+    """... resumed, too, and resumed with the tables elsewhere."""
+    args = ["--data", "fox.txt", *TINY, "--steps", 6, "--eval-every", 2, "--device", "gpu"]
+    command("train", *args, "--out", "ram")
+    command("train", *args, "--out", "host", "--tables", "host")
+    for name, where in (("part", "host"), ("other", "ram")):
+        shutil.copytree(tmp_path / "host", tmp_path / name)
+        shutil.rmtree(tmp_path / name / "step-000006")
+        command("train", "--resume", name, "--tables", where)
+    for file in ("model.safetensors", "optimizer.safetensors", "state.json"):
+        wanted = (tmp_path / "ram" / "step-000006" / file).read_bytes()
+        for name in ("host", "part", "other"):
+            assert (tmp_path / name / "step-000006" / file).read_bytes() == wanted, f"{name} {file}"
+    err = command("train", "--data", "fox.txt", "--tables", "host", code=2).err
+    assert "--tables host is for --device gpu" in err
+
+
+def on_host(gpu):
+    like = backend.device_array("gpu")
+    params, tables = init_params(CONFIG, 0)
+    params = {name: backend.upload(p, like) for name, p in params.items()}
+    tables, optimizer = HostTables(tables.arrays), AdamW(1e-2)
+    optimizer.start(params, tables)
+    return params, tables, optimizer
+
+
+def test_rows_that_a_step_updates_after_they_were_prefetched_are_read_again(gpu):
+    """The hazard: batch two is fetched while step one runs, which then changes half of its rows."""
+    params, tables, optimizer = on_host(gpu)
+    one, two = np.arange(8).reshape(1, 8), np.arange(4, 12).reshape(1, 8)
+    batch = tables.fetch(one, one)
+    _, grads = loss_and_grads(params, CONFIG, batch, batch.targets)
+    tables.prefetch(two, two)
+    with tables.stream:
+        early = {name: block.get() for name, block in tables.ahead[1].blocks.items()}
+    optimizer.step(params, tables, grads)
+    block = tables.fetch(two, two).blocks
+    for name in tables.names:
+        now = block[name].get()
+        assert (now == tables[name][4:12]).all()
+        assert (early[name][:4] != now[:4]).all() and (early[name][4:] == now[4:]).all()
+
+
+def test_what_was_prefetched_is_used_for_that_batch_only(gpu):
+    _, tables, _ = on_host(gpu)
+    tables.fetch(IDS, IDS)
+    for wanted in ((IDS + 1) % 50, IDS):
+        tables.prefetch(IDS, IDS)
+        gpu.reset()
+        batch = tables.fetch(wanted, wanted)
+        assert gpu.counts.uploads == (0 if wanted is IDS else 1)
+        assert (batch.targets.get() == wanted).all() and tables.ahead is None
+    tables.fetch(np.array([[49]]))
+    tables.prefetch(IDS, IDS)
+    row = IDS[0, :1]
+    assert row != 49
+    tables.write("embed", row, np.ones((1, 16), "float32"))  # an edit: of any row
+    batch = tables.fetch(IDS, IDS)
+    assert (batch.blocks["embed"].get()[batch.slots["embed"].get()[0, 0]] == 1).all()
+
+
+def test_a_step_with_tables_on_the_host_does_not_wait_either(gpu):
+    params, tables, optimizer = on_host(gpu)
+    inputs, targets = IDS[:, :-1], IDS[:, 1:]
+    for turn in range(3):
+        batch = tables.fetch(inputs, targets)
+        loss, grads = loss_and_grads(params, CONFIG, batch, batch.targets)
+        tables.prefetch(inputs, targets)
+        optimizer.step(params, tables, grads)
+        if turn == 1:
+            gpu.reset(forbid_sync=True)
+    assert (gpu.counts.uploads, gpu.counts.downloads) == (1, 0)
+    with pytest.raises(AssertionError, match="waits"):  # to look at a whole table, somebody has to
+        tables["embed"]
+
+
+@pytest.mark.parametrize("forgotten", ["the second stream", "the first stream"])
+def test_a_stream_that_does_not_wait_for_the_other_is_caught(gpu, monkeypatch, forgotten):
+    params, tables, optimizer = on_host(gpu)
+    step(params, tables, optimizer, IDS)
+    tables.fetch(IDS[:, :-1], IDS[:, 1:])
+    if forgotten == "the second stream":
+        monkeypatch.setattr(tables.stream, "wait_event", lambda event: None)
+    else:
+        monkeypatch.setattr(backend, "wait_for", lambda event: None)
+    with pytest.raises(AssertionError, match="has to wait"):
+        tables.prefetch(IDS[:, :-1], IDS[:, 1:])
+        step(params, tables, optimizer, IDS)
+
+
+def test_tables_on_the_host_take_no_memory_of_the_gpu(gpu):
+    """A step with tables of 20,000 rows; the GPU has room for a tenth of them."""
+    config = replace(CONFIG, vocab_size=20_000)
+    arrays = init_params(config, 0)[1].arrays
+    gpu.reset(memory=sum(a.nbytes for a in arrays.values()) / 10)
+    tables = HostTables(arrays)
+    moments = tables.zeros(), tables.zeros()
+    batch = tables.fetch(IDS)
+    for kept in (tables, *moments):
+        kept.write("embed", batch.rows, batch.blocks["embed"])
+    assert (moments[1]["embed"][np.unique(IDS)] == arrays["embed"][np.unique(IDS)]).all()
+    with pytest.raises(MemoryError):
+        backend.upload(arrays["layers.0.table"], batch.blocks["embed"])
 
 
 # --------------------------------------------------------------------------------- what can be missing
@@ -494,7 +602,7 @@ def test_the_stand_in_counts(gpu):
 
 def test_the_stand_in_has_nothing_that_cupy_does_not_have():
     known = {*fake_cupy.API["ndarray"], *fake_cupy.API["dunders"], *dir(object), "__module__", "__dict__",
-             "__weakref__", "__getattr__", "_host", "__annotations__", "__firstlineno__",
+             "__weakref__", "__getattr__", "_host", "_of", "__annotations__", "__firstlineno__",
              "__static_attributes__"}  # fmt: skip
     assert set(dir(fake_cupy.ndarray)) <= known
 

@@ -15,7 +15,9 @@ from test_device import TEXT, TINY, start, step
 
 from ministem import backend
 from ministem.generate import generate
-from ministem.model import Config, causal_mask, loss_and_grads, rope_forward, rope_rotations
+from ministem.model import Config, causal_mask, init_params, loss_and_grads, rope_forward, rope_rotations
+from ministem.optim import AdamW
+from ministem.tables import HostTables
 
 CONFIG = Config(vocab_size=300, dim=32, n_layers=3, n_heads=4, n_kv_heads=2, context=24, stem_layers=(0, 2))
 CPU = np.empty(0, "float32")
@@ -60,6 +62,21 @@ def test_two_runs_are_equal_to_the_bit(like):
     one, other = losses(like, 3), losses(like, 3)
     assert one[0].tobytes() == other[0].tobytes()
     assert all(one[1][name].tobytes() == other[1][name].tobytes() for name in one[1])
+
+
+def test_tables_in_the_hosts_memory_change_no_bit(like):
+    """... fetched on a second stream while the step before runs, and updated across the bus."""
+    with_model, _ = losses(like, 6)
+    params, tables = init_params(CONFIG, 0)
+    params = {name: backend.upload(p, like) for name, p in params.items()}
+    tables, optimizer, read, ids = HostTables(tables.arrays), AdamW(1e-2), [], batches(7)
+    for now, following in zip(ids, ids[1:], strict=False):
+        batch = tables.fetch(now[:, :-1], now[:, 1:])
+        loss, grads = loss_and_grads(params, CONFIG, batch, batch.targets)
+        tables.prefetch(following[:, :-1], following[:, 1:])
+        optimizer.step(params, tables, grads)
+        read.append(loss)
+    assert backend.download(np.stack(read)).tobytes() == with_model.tobytes()
 
 
 def test_gradients_are_those_of_the_cpu(like):
