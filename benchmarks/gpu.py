@@ -2,20 +2,27 @@
 
     python benchmarks/gpu.py                        # small, medium: every side
     python benchmarks/gpu.py --sizes large --sides ministem torch-compile
+    python benchmarks/gpu.py --sides ministem ministem-host --batches 8
 
 The sides start from the same weights and see the same batch; -tf32 lets matrix products round their
 factors to 10 bits:
 
     products        the matrix products of the step and nothing else, on CuPy, operands laid out at best
     ministem        what train.py --device gpu does
+    ministem-host   ... with --tables host: tables and moments in the host's memory
     torch           torch_model.py as it is, eager
     torch-compile   torch.compile of it (compiling happens before the clock starts)
+
+With --batches 8 there are eight batches in turn, not one over and over: then most rows of a batch are not
+those of the one before, which is what fetching them ahead is for. (Their losses are not compared: PyTorch's
+dense AdamW moves absent rows too.)
 
 Each side runs in a process of its own. A round of steps is timed as a whole, from the first launch until
 the GPU has nothing left to do, since single steps are not waited for. Launches are counted by PyTorch's
 profiler, which sees those of CuPy too. Needs CuPy, PyTorch for CUDA and a GPU; says so if they are not there.
 """
 
+import itertools
 import statistics
 import sys
 import time
@@ -28,27 +35,28 @@ import step
 from ministem import backend
 from ministem.model import Config, init_params, loss_and_grads
 from ministem.optim import AdamW
-from ministem.tables import Tables
+from ministem.tables import HostTables, Tables
 
 SIZES = step.SIZES | {
     "medium": (dict(vocab_size=16384, dim=768, n_layers=12, n_heads=12, ffn_dim=2048, context=512), 16),
     "wide": (dict(vocab_size=50257, dim=1536, n_layers=12, n_heads=16, ffn_dim=4096, context=1024), 8),
 }
-SIDES = ["products", "ministem", "torch", "torch-compile"]
+SIDES = ["products", "ministem", "ministem-host", "torch", "torch-compile"]
 SIDES = [side + more for side in SIDES for more in ("", "-tf32")]
 
 
-def task(size):
-    """-> config, ids, targets"""
+def task(size, batches=1):
+    """-> config, and as many batches: (ids, targets)"""
     sizes, B = SIZES[size]
     config = Config(**sizes, stem_layers=tuple(range(sizes["n_layers"])))
-    return config, *common.texts(config, B)
+    first = common.texts(config, B)
+    return config, [tuple((a + 7 * i) % config.vocab_size for a in first) for i in range(batches)]
 
 
 # --------------------------------------------------------------------- one side, in its own process
 
 
-def products_side(config, ids, targets, tf32):
+def products_side(config, batches, tf32):
     """Operands as the product likes them best: the floor is what could be had, not what we do."""
     like = backend.device_array("gpu", tf32)
 
@@ -56,7 +64,7 @@ def products_side(config, ids, targets, tf32):
         turned = a.ndim == 2 and not a.flags.c_contiguous  # a transposed matrix costs nothing
         return backend.upload(np.ascontiguousarray(a.T), like).T if turned else backend.upload(a.copy(), like)
 
-    calls = [tuple(map(on_device, call)) for call in step.products(config, len(ids))]
+    calls = [tuple(map(on_device, call)) for call in step.products(config, len(batches[0][0]))]
 
     def take():
         for a, b, out in calls:
@@ -65,23 +73,30 @@ def products_side(config, ids, targets, tf32):
     return take
 
 
-def ministem_side(config, ids, targets, tf32):
+def ministem_side(config, batches, tf32, host=False):
     like = backend.device_array("gpu", tf32)
     params, tables = init_params(config, seed=0)
     params = {name: backend.upload(p, like) for name, p in params.items()}
-    tables = Tables({name: backend.upload(tables[name], like) for name in tables.names})
-    optimizer = AdamW(**step.ADAMW)
+    if host:
+        tables = HostTables(tables.arrays)
+    else:
+        tables = Tables({name: backend.upload(tables[name], like) for name in tables.names})
+    optimizer, turns = AdamW(**step.ADAMW), itertools.cycle(batches)
+    following = next(turns)
 
     def take():
-        batch = tables.fetch(ids, targets)
+        nonlocal following
+        batch = tables.fetch(*following)
+        following = next(turns)
         loss, grads = loss_and_grads(params, config, batch, batch.targets)
+        tables.prefetch(*following)
         optimizer.step(params, tables, grads)
         return loss
 
     return take
 
 
-def torch_side(config, ids, targets, tf32, compiled, device="cuda"):
+def torch_side(config, batches, tf32, compiled, device="cuda"):
     import torch
     import torch_model
 
@@ -89,20 +104,22 @@ def torch_side(config, ids, targets, tf32, compiled, device="cuda"):
     params, tables = init_params(config, seed=0)
     model = torch_model.Model(config, complex_rope=not compiled)
     model.load(params | {name: tables[name] for name in tables.names}).to(device)
-    training = torch_model.Training(model, **step.ADAMW, compiled=compiled)
+    training, turns = torch_model.Training(model, **step.ADAMW, compiled=compiled), itertools.cycle(batches)
 
     def take():  # a batch comes from the host at every step, as it does for ministem
-        return training.update(torch.tensor(ids, device=device), torch.tensor(targets, device=device))
+        return training.update(*(torch.tensor(a, device=device) for a in next(turns)))
 
     return take
 
 
-def make(side, size):
+def make(side, size, batches=1):
     """-> a function that launches one step, and returns the loss if it has one, not waited for"""
     name, tf32 = side.removesuffix("-tf32"), side.endswith("-tf32")
-    if name.startswith("torch"):
-        return torch_side(*task(size), tf32, "compile" in name)
-    return {"products": products_side, "ministem": ministem_side}[name](*task(size), tf32)
+    if name == "products":
+        return products_side(*task(size), tf32)
+    if name.startswith("ministem"):
+        return ministem_side(*task(size, batches), tf32, host=name == "ministem-host")
+    return torch_side(*task(size, batches), tf32, compiled=name == "torch-compile")
 
 
 def wait(side):
@@ -132,9 +149,9 @@ def launches(take, wait):
     return n or None, busy or None
 
 
-def work(side, size, warmup, steps, rounds):
+def work(side, size, warmup, steps, rounds, batches=1):
     """What a worker process does -> a dict for the parent."""
-    take, end, ms = make(side, size), partial(wait, side), []
+    take, end, ms = make(side, size, batches), partial(wait, side), []
     losses = [take() for _ in range(warmup)]
     for _ in range(rounds):
         end()
@@ -150,9 +167,9 @@ def work(side, size, warmup, steps, rounds):
 # ------------------------------------------------------------------------------------------- report
 
 
-def report(size, results, errors):
+def report(size, results, errors, batches=1):
     """The table of one size -> {side: median ms}"""
-    config, ids, _ = task(size)
+    config, ((ids, _),) = task(size)
     gflop = step.flops(config, len(ids)) / 1e9
     print(f"\n{size}: C={config.dim} L={config.n_layers} H={config.n_heads} F={config.ffn_dim} "
           f"T={config.context} B={len(ids)} V={config.vocab_size}, {gflop:.1f} GFLOP a step")  # fmt: skip
@@ -171,7 +188,8 @@ def report(size, results, errors):
             + (f"{found['busy']:13.2f}" if found["busy"] else f"{'?':>13}")
             + (f"{found['losses'][-1]:12.5f}" if found["losses"][-1] is not None else "")
         )
-    check_losses({side: found["losses"] for side, (found,) in results.items()})
+    if batches == 1:
+        check_losses({side: found["losses"] for side, (found,) in results.items()})
     for side, error in errors.items():
         print(f"{side}: did not run: {error}")
     return median
@@ -194,15 +212,17 @@ def main():
     add("--sizes", nargs="+", choices=SIZES, default=["small", "medium"])
     add("--sides", nargs="+", choices=SIDES, default=SIDES)
     add("--steps", type=int, default=20, help="steps in a round (default 20)")
+    add("--batches", type=int, default=1, help="different batches, in turn (default 1)")
     add("--warmup", type=int, default=5, help="steps before the clock starts (default 5)")
     args = common.parse(parser, work)
     needs_a_gpu()
     about = common.machine(args.threads, "cupy-cuda13x", "cupy-cuda12x", "torch") | gpu()
-    told, rounds = dict(warmup=args.warmup, steps=args.steps, rounds=args.rounds), args.rounds
+    told, rounds = dict(warmup=args.warmup, steps=args.steps, batches=args.batches), args.rounds
+    told["rounds"] = rounds
     medians, args.rounds = {}, 1  # a round is one of many inside a process: starting CUDA takes seconds
     for size in args.sizes:
         jobs = {side: (told | dict(side=side, size=size), common.environment(1)) for side in args.sides}
-        medians[size] = report(size, *common.take_turns(__file__, jobs, args))
+        medians[size] = report(size, *common.take_turns(__file__, jobs, args), args.batches)
     common.write_json(args, about, rounds=rounds, median_ms=medians)
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+SIDES = ["ministem", "ministem-tf32", "ministem-host", "products"]
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -38,7 +39,7 @@ def test_without_a_gpu_they_end_in_one_clear_line(script):
 def test_the_sides_take_the_same_steps(benchmarks, monkeypatch):
     measured, _ = benchmarks
     counts = dict(size="tiny", warmup=1, steps=2, rounds=1)
-    found = {side: measured.work(side, **counts) for side in ("ministem", "ministem-tf32", "products")}
+    found = {side: measured.work(side, **counts) for side in SIDES}
     assert found["products"]["losses"] == [None] * 3 and found["products"]["ms"][0] > 0
     results = {side: [of_side] for side, of_side in found.items()}
     if find_spec("torch"):
