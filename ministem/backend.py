@@ -46,8 +46,8 @@ def sum_rows(values, slot, n_rows):
 
 
 # np.add.at on a GPU lets thousands of threads add to one place in any order, so no two runs are alike. Here
-# each block of 256 threads makes 256 columns of one row, and adds in the order of positions, as SciPy does:
-# the GPU gives the CPU's bits. It needs no sorting; its price is that every row's blocks read all slots.
+# each block of 256 threads makes 256 columns of one row, and adds in the order of positions, as SciPy does,
+# so that two runs agree to the bit. It needs no sorting; its price is that every row's blocks read all slots.
 SUM_ROWS = r"""
 extern "C" __global__ void sum_rows(const NUMBER* values, const int* slot, NUMBER* out, int N, int D) {
   __shared__ unsigned found[8];
