@@ -19,7 +19,7 @@ def backward(*changes):
     return mutant(attention_backward, *changes)
 
 
-MASK = "p.reshape(B, K, -1, T, p.shape[-1])[...] += mask"
+MASK = "scores += mask"
 SCALED = "qk[:, :, :H] * D**-0.5"
 AFTER = "p /= row_sum(p); p.reshape(B, K, -1, T, T)[...] *= mask == 0"
 
