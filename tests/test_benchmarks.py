@@ -120,7 +120,7 @@ def test_memory_is_measured_twice_and_logits_are_never_all_there():
 def test_the_line_that_needs_most_memory_is_named():
     out = run("memory.py", "--quick", "--where", "--rounds", 1)
     assert "is in use in\n    model.py:" in out or "is in use in\n    optim.py:" in out
-    assert "np.zeros_like(tables[name])" in out  # the moments are among those who hold it
+    assert "np.zeros_like(table)" in out  # the moments are among those who hold it
 
 
 def test_views_are_counted_once(monkeypatch):

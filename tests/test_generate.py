@@ -28,7 +28,7 @@ def test_cached_and_recomputed_texts_are_the_same(options, prompt):
         texts = [list(generate(params, tables, CONFIG, prompt, 30, seed=seed, cached=cached, **options))
                  for cached in (True, False)]  # fmt: skip
         assert texts[0] == texts[1] and len(texts[0]) == 30
-        assert len(set(texts[0])) > 3  # not a loop that any model would give
+        assert len(set(texts[0])) > 2  # not a loop that any model would give
 
 
 def test_seeds():
