@@ -2,7 +2,7 @@
 
     python results/capacity.py rates     the best learning rate, of a dense model and of STEM
     python results/capacity.py models    recall against steps and training FLOPs, 1,000 entities, 4 relations
-    python results/capacity.py worlds    other worlds: as many facts about fewer entities; more entities
+    python results/capacity.py worlds    other worlds: as many facts about fewer entities; fewer, more
 
 Every entity, relation and value is one token, every value is drawn at random, so nothing can be guessed:
 log2(100) = 6.6 bits a fact. After its first token a model has to say one fixed token, which is learned at
@@ -82,7 +82,7 @@ def one(args, label, seed, stem, ffn="stem", readings=READINGS, lr=RATE, world=W
 
 def rates(args):
     """One seed that is used nowhere else; half the steps."""
-    labels = ("dense", "stem 1/3")
+    labels = ("dense", "stem 1/3", "gate 1/3", "additive 1/3")
     runs = [one(args, label, 100, **MODELS[label] | dict(readings=READINGS / 2, lr=lr, looks=1))
             for label in labels for lr in RATES]  # fmt: skip
     best = {label: min((r for r in runs if r["model"] == label), key=lambda r: r["nats"]) for label in labels}
@@ -108,7 +108,7 @@ def summed_up(runs):
 def worlds(args):
     runs = []
     for seed in range(args.seeds):
-        for entities, relations in ((125, 32), (2000, 4)):
+        for entities, relations in ((125, 32), (500, 4), (2000, 4)):
             world = WORLD | dict(entities=entities, relations=relations)
             for label in ("dense", "stem all"):
                 runs.append(one(args, label, seed, **MODELS[label], world=world))
