@@ -11,8 +11,8 @@ RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 def cosines_of_rows(fig):
-    """The rows of a table point almost as far apart as random vectors of their width; the outputs of an
-    up-projection have a direction in common."""
+    """The rows of a table start where random vectors are, and training brings them closer together; the
+    outputs of an up-projection are closer from the start, and stay closer."""
     record = json.loads((RESULTS / "language_models.json").read_text("utf-8"))
     random, axes = record["random_vectors"], fig.subplots(1, 2, sharey=True)
     middles = np.arange(100) / 50 - 0.99  # (100,) of bins from -1 to 1
