@@ -176,7 +176,7 @@ def hint(about, lesson, n):
         for task in about.TASKS:
             file = Path(inspect.getsourcefile(task.library)).relative_to(ROOT)
             places.append(f"{file}:{inspect.getsourcelines(task.library)[1]} has {task.library.__name__}.")
-        return "\n".join(places)
+        return "\n".join(dict.fromkeys(places))
     more = "the next" if n < len(about.HINTS) else "the place of the answer"
     return f"{about.HINTS[n - 1]}\n({more}: python -m lessons.check {lesson} --hint {n + 1})"
 

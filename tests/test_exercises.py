@@ -74,7 +74,7 @@ def test_shapes_come_first():
     lines, good = check.check(task, lambda dout, cache: dout)
     assert not good and lines == ["returns 1 results, expected 2: dx, dg"]
     lines, good = check.check(task, lambda dout, cache: None)
-    assert not good
+    assert not good and lines == ["returns nothing, expected dx, dg"]
 
 
 def test_a_mutant_cannot_outlive_the_line_it_breaks():
