@@ -5,11 +5,12 @@ import numpy as np  # noqa: F401
 from ministem.tables import Batch  # noqa: F401
 
 
-def fetch(self, ids):
+def fetch(self, ids, targets=None):
     """ids (B,T) int -> Batch(rows, slots, blocks): each distinct token's row once per table
 
     It is a method of Tables: self.arrays has the names of the tables as keys, and self.read(name, rows)
-    brings those rows of one table, (U,) int -> (U,·). The test counts every byte that read brings.
+    brings those rows of one table, (U,) int -> (U,·). The test counts every byte that read brings. (targets
+    are None here, and nothing is to be done with them.)
 
     rows    (U,) the distinct ids of the batch, sorted
     slots   {name: (B,T) int}: position (b,t) reads row slots[name][b,t] of blocks[name]
