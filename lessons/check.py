@@ -38,7 +38,8 @@ class Task:
     """One function that the learner writes."""
 
     library: Callable  # the solution; the learner's function has its name and signature
-    results: tuple[str, ...]  # names of what it returns, in order: ("dx", "dg"); of a forward pass ("out",)
+    results: tuple[str, ...]  # names of what it returns, in order: ("dx", "dg"); of a forward pass ("out",);
+    # of a function that returns nothing, the arguments that it changes
     args: Callable  # rng -> a dict of arguments: of `forward` if there is one, else of the function itself
     forward: Callable | None = None  # library's function is its backward: (dout, cache) -> gradients
     mutants: dict = field(default_factory=dict)  # the sentence that names a mistake -> a function with it
@@ -118,11 +119,14 @@ def check(task, function):
         inputs = dict(dout=rng.standard_normal(np.shape(out)), cache=cache)
 
     def call(f):
-        given = copy.deepcopy(tuple(inputs.values()))
-        returned = f(*given)
+        given = copy.deepcopy(inputs)
+        returned = f(*given.values())
+        if returned is None and given.keys() >= set(task.results):
+            returned = tuple(given[name] for name in task.results)
         if returned is None:
             return f"returns nothing, expected {', '.join(task.results)}"
-        return arrays(task.look(given, returned) if task.look else returned, task.results)
+        look = task.look(tuple(given.values()), returned) if task.look else returned
+        return arrays(look, task.results)
 
     want, got = call(task.library), call(function)
     if isinstance(got, str):
