@@ -1,0 +1,31 @@
+"""Figures of lesson 07: train both and compare fairly."""
+
+import json
+
+import numpy as np
+
+from lessons.figures.__main__ import DENSE, GREEN, HERE, PINK, STEM
+
+COLOURS = {"dense": DENSE, "dense, FLOPs of stem all": PINK, "stem 1/3": GREEN, "stem 1/2": GREEN, "stem all": STEM}
+
+
+def better_per_what(fig):
+    """SENTENCE"""
+    fig.set_size_inches(6.4, 5.6)
+    panels = fig.subplots(2, 2, sharey="row")
+    for (per_token, per_flop), file, what, label in (
+        (panels[0], "capacity_models", "recall", "random facts known"),
+        (panels[1], "language_models", "val_nats_per_byte", "nats per byte of text"),
+    ):
+        runs = json.loads((HERE.parent.parent / f"results/{file}.json").read_text("utf-8"))["runs"]
+        for name, colour in COLOURS.items():
+            mine = [run for run in runs if run["model"] == name]
+            steps = np.array([point["step"] for point in mine[0]["curve"]])  # (N,)
+            y = np.array([[point[what] for point in run["curve"]] for run in mine])  # (seeds,N)
+            for ax, x in ((per_token, steps), (per_flop, steps * mine[0]["flops_per_step"] / 1e9)):
+                ax.plot(x, y.mean(0), ".-", color=colour, label=name)
+                ax.fill_between(x, y.min(0), y.max(0), color=colour, alpha=0.25, lw=0)
+        per_token.set(xlabel="steps, of equally many tokens", ylabel=label)
+        per_flop.set(xlabel="training GFLOPs")
+    panels[0][0].legend()
+    return fig
