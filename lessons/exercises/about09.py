@@ -13,30 +13,20 @@ def args(rng):
     return dict(x=x, slot=slot, block=block, w_up=w_up, w_down=w_down)
 
 
-def gate_ffn(x, slot, block, w_up, w_down):
-    """The library's gate_ffn_forward, without its cache."""
-    return gate_ffn_forward(x, slot, block, w_up, w_down)[0]
-
-
-def forward_mutant(*changes):
-    wrong = mutant(gate_ffn_forward, *changes)
-    return lambda *inputs: wrong(*inputs)[0]
-
-
 TASKS = [
     Task(
-        library=gate_ffn,
+        library=gate_ffn_forward,
         args=args,
         results=("out",),
         mutants={
-            "silu is on x Wu, which makes x the gate: this is STEM itself": forward_mutant(
-                "glu_forward(block[slot], u)", "glu_forward(u, block[slot])"
+            "silu is on x Wu, which makes x the gate: this is STEM itself": mutant(
+                gate_ffn_forward, "glu_forward(block[slot], u)", "glu_forward(u, block[slot])"
             ),
-            "silu is missing: the row multiplies x Wu as it is": forward_mutant(
-                glu_line, "h, glu = block[slot] * u, None"
+            "silu is missing: the row multiplies x Wu as it is": mutant(
+                gate_ffn_forward, glu_line, "h, glu = block[slot] * u, None"
             ),
-            "silu(a) is a * sigmoid(a), not sigmoid(a)": forward_mutant(
-                glu_line, "h, glu = u / (1 + np.exp(-block[slot])), None"
+            "silu(a) is a * sigmoid(a), not sigmoid(a)": mutant(
+                gate_ffn_forward, glu_line, "h, glu = u / (1 + np.exp(-block[slot])), None"
             ),
         },
     ),

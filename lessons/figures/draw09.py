@@ -10,7 +10,7 @@ COLOURS = {"dense": DENSE, "stem": STEM, "gate": GREEN, "additive": PINK}
 
 
 def where_the_table_goes(fig):
-    """SENTENCE"""
+    """A table instead of a matrix helps, in either place; a table beside the matrix helps little."""
     panels = (
         ("capacity_models", "recall", "1/3", "random facts known (more is better)"),
         ("language_models", "val_nats_per_byte", "1/2", "nats per byte of text (less is better)"),
@@ -20,7 +20,7 @@ def where_the_table_goes(fig):
         for i, (kind, colour) in enumerate(COLOURS.items()):
             name = kind if kind == "dense" else f"{kind} {share}"
             found = [run[what] for run in runs if run["model"] == name]  # a seed each
-            ax.bar(i, np.mean(found), color=colour, alpha=0.5)
+            ax.hlines(np.mean(found), i - 0.3, i + 0.3, color=colour, lw=3)
             ax.plot([i] * len(found), found, "o", color=colour)
         ax.set_xticks(range(4), COLOURS)
         ax.set_title(title, fontsize=10)
