@@ -150,7 +150,8 @@ def saved_share(axes):
 
 
 def table_start(axes):
-    """Recall of 4,000 random facts after 150 steps against the standard deviation of new tables."""
+    """Recall of 4,000 random facts after 150 steps, early in training, against the standard deviation with
+    which tables start."""
     grid = load("training_tables")["grid"]
     for shade, rate in (("#08306b", 2.0),):
         some = [point for point in grid if point["table_lr"] == rate]
