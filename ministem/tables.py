@@ -102,21 +102,19 @@ class Tables:
 
         targets, (B,T) as well, go along: to a GPU there is one upload per step.
         Raises ValueError for an id outside the vocabulary (a GPU would silently wrap it around)."""
-        rows, slot, *targets = backend.upload_ints(self.distinct(ids, targets), like=self.arrays["embed"])
-        blocks = {name: self.read(name, rows) for name in self.arrays}
-        return Batch(rows, {name: slot for name in self.arrays}, blocks, *targets)
-
-    def distinct(self, ids, targets):
-        """-> rows (U,), slot (B,T), and the targets if there are any: checked, on the host"""
-        V, both = self.shape("embed")[0], [np.asarray(a) for a in (ids, targets) if a is not None]
-        for a in both:
+        V, _ = self.shape("embed")
+        ids, *targets = [np.asarray(a) for a in (ids, targets) if a is not None]
+        for a in (ids, *targets):
             if a.ndim != 2 or a.dtype.kind not in "iu" or not a.size:
                 raise ValueError(f"ids must be whole numbers of shape (B,T), got {a.dtype} {a.shape}")
             if a.min() < 0 or a.max() >= V:
                 bad = a.min() if a.min() < 0 else a.max()
                 raise ValueError(f"token id {bad} is outside the vocabulary of {V} tokens")
-        rows, slot = np.unique(both[0], return_inverse=True)
-        return [rows, slot.reshape(both[0].shape), *both[1:]]
+        rows, slot = np.unique(ids, return_inverse=True)
+        ints = [rows, slot.reshape(ids.shape), *targets]
+        rows, slot, *targets = backend.upload_ints(ints, like=self.arrays["embed"])
+        blocks = {name: self.read(name, rows) for name in self.arrays}
+        return Batch(rows, {name: slot for name in self.arrays}, blocks, *targets)
 
 
 class HostTables(Tables):
@@ -153,24 +151,21 @@ class HostTables(Tables):
 
     def prefetch(self, ids, targets):
         """Begin to fetch what fetch(ids, targets) will want."""
-        ints = self.distinct(ids, targets)
-        again = np.flatnonzero(np.isin(ints[0], self.now))
+        again = np.flatnonzero(np.isin(np.unique(ids), self.now))
         with self.stream:
             # what came before the batch under way has updated rows, and used memory that we may be given now
             self.stream.wait_event(self.before)
-            again, rows, slot, targets = backend.upload_ints([again, *ints], like=self.arrays["embed"])
-            blocks = {name: self.read(name, rows) for name in self.arrays}
-            batch = Batch(rows, {name: slot for name in blocks}, blocks, targets)
-            self.ahead = ints, batch, again, backend.event()
+            batch = super().fetch(ids, targets)
+            (again,) = backend.upload_ints([again], like=self.arrays["embed"])
+            self.ahead = (ids, targets), batch, again, backend.event()
 
     def fetch(self, ids, targets=None):
-        ints = self.distinct(ids, targets)
         (wanted, batch, again, done), self.ahead = self.ahead or 4 * (None,), None
-        if wanted and all(map(np.array_equal, ints, wanted)):
+        if wanted and np.array_equal(ids, wanted[0]) and np.array_equal(targets, wanted[1]):
             backend.wait_for(done)
             for name, block in batch.blocks.items():
                 block[again] = self.read(name, batch.rows[again])
         else:
             batch = super().fetch(ids, targets)
-        self.now, self.before = ints[0], backend.event()
+        self.now, self.before = np.unique(ids), backend.event()
         return batch

@@ -373,7 +373,7 @@ def test_a_step_with_tables_on_the_host_does_not_wait_either(gpu):
         optimizer.step(params, tables, grads)
         if turn == 1:
             gpu.reset(forbid_sync=True)
-    assert (gpu.counts.uploads, gpu.counts.downloads) == (1, 0)
+    assert (gpu.counts.uploads, gpu.counts.downloads) == (2, 0)  # ids, and which rows to read again
     with pytest.raises(AssertionError, match="waits"):  # to look at a whole table, somebody has to
         tables["embed"]
 
