@@ -14,5 +14,7 @@ def fetch(self, ids, targets=None):
 
     rows    (U,) the distinct ids of the batch, sorted
     slots   {name: (B,T) int}: position (b,t) reads row slots[name][b,t] of blocks[name]
-    blocks  {name: (U,·)}: row j is that of token rows[j]"""
+    blocks  {name: (U,·)}: row j is that of token rows[j]
+
+    Targets go along to a GPU, in the library; here they are None, and you may forget them."""
     raise NotImplementedError("lesson 11")
