@@ -15,7 +15,7 @@ The text goes to stdout, everything else to stderr.
 import argparse
 import sys
 
-from ministem.cli import say, user_errors
+from ministem.cli import say, uninterrupted, user_errors
 from train import number, whole
 
 HOW = ("auto", "one-to-one", "align-end", "copy", "pad", "subset", "average")  # edit.HOW: --help is at once
@@ -25,7 +25,10 @@ def main():
     with user_errors():
         args = parse_arguments()
 
-        from ministem import backend, checkpoint
+        with uninterrupted():
+            import numpy.random  # noqa: F401
+
+            from ministem import backend, checkpoint
 
         like = backend.device_array(args.device)
         prompt = read_prompt(args.prompt)
@@ -111,7 +114,9 @@ def before_and_after(args, run, prompt, ids):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description="Let a trained model write.")
+    parser = argparse.ArgumentParser(
+        description="Let a trained model write.", usage="%(prog)s [options]  (--help lists them)"
+    )
 
     def option(name, help, **more):
         default = "" if more.get("default") in (None, []) else f" (default: {more['default']!r})"

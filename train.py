@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import re
 import signal
 import sys
@@ -21,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ministem.cli import fail, say, user_errors
+from ministem.cli import fail, say, uninterrupted, user_errors
 
 DEFAULTS = dict(
     data="atlas", out=None, tokenizer="bpe", vocab_size=2048, seed=0,
@@ -44,8 +45,10 @@ def main():
             for flag in ["--tf32"] * args.tf32 + ["--tables host"] * (args.tables == "host"):
                 raise ValueError(f"{flag} is for --device gpu")
 
-        # numpy and the library only now: --help should not wait for them
-        from ministem import backend, data
+        with uninterrupted():  # numpy and the library only now: --help should not wait for them
+            import numpy.random  # noqa: F401
+
+            from ministem import backend, data
 
         like = backend.device_array(args.device, args.tf32)  # stands for the device: arrays are made like it
         corpus = data.load_corpus(args.data, args.seed)
@@ -68,9 +71,15 @@ def new_run(args, corpus, like):
     from ministem.model import Config, init_dense, init_params
     from ministem.tokenizer import Tokenizer, train_bpe
 
+    folder = Path(args.out) if args.out else unused_folder(corpus.name)
+    checkpoint.check_unused(folder)
     in_ram, base, host = args.tables != "disk", None, backend.device_array("cpu")
     if args.init_from:
         base = checkpoint.load_checkpoint(args.init_from, host, in_ram=in_ram)
+    config = base.config if base else Config(
+        args.vocab_size, args.dim, args.layers, args.heads, args.kv_heads, args.ffn_dim, args.context,
+        parse_stem_layers(args.stem_layers, args.layers), args.ffn,
+    )  # fmt: skip
     if base:
         args.init_from = str(base.folder / f"step-{base.step:06d}")  # this very one, even if it trains on
         tokenizer = base.tokenizer
@@ -79,10 +88,7 @@ def new_run(args, corpus, like):
         tokenizer = train_bpe(corpus.train, args.vocab_size, corpus.names)
     else:
         tokenizer = Tokenizer.stock(args.tokenizer)
-    config = base.config if base else Config(
-        tokenizer.n_vocab, args.dim, args.layers, args.heads, args.kv_heads, args.ffn_dim, args.context,
-        parse_stem_layers(args.stem_layers, args.layers), args.ffn,
-    )  # fmt: skip
+    config = replace(config, vocab_size=tokenizer.n_vocab)
     # too short a text is refused before anything is written, and rows that it does not have
     train_ids, _ = encode(corpus, tokenizer, config, args.tables_only)
     trainable_rows(args, tokenizer, config, train_ids)
@@ -93,8 +99,7 @@ def new_run(args, corpus, like):
     params = {name: backend.upload(p, like) for name, p in params.items()}
     if in_ram:
         tables = placed(args, tables, like)
-    folder = Path(args.out) if args.out else unused_folder(corpus.name)
-    run = checkpoint.Run(folder, config, vars(args), tokenizer, params, tables)
+    run = checkpoint.Run(folder, config, lasting(args), tokenizer, params, tables)
     checkpoint.start_run(run)
     if not in_ram:
         checkpoint.put_on_disk(run, args.seed)
@@ -111,12 +116,27 @@ def placed(args, tables, like):
     return Tables({name: backend.upload(tables[name], like) for name in tables.names})
 
 
+def lasting(args):
+    """The options to keep in config.json: files by their whole path, so that --resume finds them from any
+    folder."""
+    paths = {name: getattr(args, name) for name in ("data", "init_from", "save_patch")}
+    return vars(args) | {name: os.path.abspath(p) for name, p in paths.items() if p not in (None, "atlas")}
+
+
 def resumed_run(args, corpus, like):
-    """The newest checkpoint of args.resume -> Run, its metrics.jsonl cut back to that step."""
-    from ministem import backend, checkpoint
+    """The newest whole checkpoint of args.resume -> Run, its metrics.jsonl cut back to that step."""
+    from ministem import backend, checkpoint, files
 
     in_ram, host = args.tables != "disk", backend.device_array("cpu") if args.tables == "host" else None
-    run = checkpoint.load_checkpoint(args.resume, like, True, in_ram, tables_like=host)
+    steps = checkpoint.step_folders(args.resume) or [args.resume]
+    for step in reversed(steps):
+        try:
+            run = checkpoint.load_checkpoint(step, like, True, in_ram, tables_like=host)
+            break
+        except checkpoint.Damaged as error:
+            if step == steps[0]:
+                raise
+            say(f"{error}: going on from that")
     if in_ram:
         run.tables = placed(args, run.tables, like)
     if run.state.get("corpus") != corpus.hash:
@@ -126,7 +146,7 @@ def resumed_run(args, corpus, like):
     metrics = run.folder / "metrics.jsonl"
     if metrics.exists():  # later lines will be written again; half a line is what a kill leaves
         lines = [line + "\n" for line in metrics.read_text("utf-8", "replace").splitlines()]
-        checkpoint.write_text(metrics, "".join(line for line in lines if step_of(line) <= run.step))
+        files.write(metrics, "".join(line for line in lines if step_of(line) <= run.step).encode())
     return run
 
 
@@ -174,6 +194,7 @@ def train(args, run, corpus, like):
     optimizer = AdamW(args.lr, weight_decay=args.weight_decay, table_lr=args.table_lr, clip=args.clip,
                       threads=threads)  # fmt: skip
     optimizer.start(params, tables)
+    saved = run.step if run.moments else None  # the last step of which there is a checkpoint
     if run.moments:
         optimizer.load(run.moments, run.step, run.table_moments)
         run.moments, run.table_moments = None, ()
@@ -197,8 +218,11 @@ def train(args, run, corpus, like):
 
     def save():
         run.state = dict(corpus=corpus.hash, losses=read_losses())
-        with user_errors():
-            checkpoint.save_checkpoint(run, optimizer)
+        try:
+            with user_errors():
+                checkpoint.save_checkpoint(run, optimizer)
+        except FloatingPointError as error:
+            blown_up(f"{error} after step {run.step}")
 
     def blown_up(what):
         last = (checkpoint.step_folders(run.folder) or ["there is none"])[-1]
@@ -227,10 +251,11 @@ def train(args, run, corpus, like):
                 seconds, steps = time.perf_counter() - since[0], run.step - since[1]
                 limit = None if run.step == args.steps else 20 * ids.size
                 val_loss = measure.evaluate(run, val_ids, args.batch, limit)
-                if not math.isfinite(val_loss):
-                    blown_up(f"the validation loss is {val_loss} at step {run.step}")
+                train_loss = sum(losses) / len(losses)
+                if not math.isfinite(train_loss + val_loss):
+                    blown_up(f"at step {run.step} the loss is {train_loss}, for validation {val_loss}")
                 metrics = dict(
-                    step=run.step, train_loss=sum(losses) / len(losses), val_loss=val_loss,
+                    step=run.step, train_loss=train_loss, val_loss=val_loss,
                     val_nats_per_byte=val_loss / bytes_per_token, lr=optimizer.lr, rows=len(batch.rows),
                     tokens_per_s=round(steps * ids.size / seconds),
                 )  # fmt: skip
@@ -242,11 +267,13 @@ def train(args, run, corpus, like):
                 )
                 with user_errors(), open(run.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
                     file.write(json.dumps(metrics) + "\n")
-                losses = []
+                    file.flush()
+                    os.fsync(file.fileno())
+                losses, saved = [], run.step
                 save()
                 since = time.perf_counter(), run.step
     if run.step < args.steps:
-        if read_losses():  # else this step has just been saved
+        if run.step != saved:
             save()
         say(f"stopped and saved at step {run.step}. To go on: python train.py --resume {run.folder}")
         sys.exit(128 + stop.asked)
@@ -270,11 +297,14 @@ def trainable_rows(args, tokenizer, config, train_ids):
 
 def patch_base(args):
     """What --save-patch will compare with -> Run. A refusal after the training would come late."""
-    from ministem import backend, checkpoint
+    from ministem import backend, checkpoint, files
 
     target = Path(args.save_patch)
     if not target.parent.is_dir() or target.is_dir():
         raise ValueError(f"--save-patch {target}: not a file in a folder that is there")
+    if not target.exists():
+        files.write(target, b"")  # a full disk, a folder that is read-only, a name that is too long
+        target.unlink()
     return checkpoint.load_checkpoint(args.init_from, backend.device_array("cpu"))
 
 
@@ -293,8 +323,8 @@ def parse_arguments():
     """-> all options: defaults and what was given; of a resumed run its own."""
     parser = argparse.ArgumentParser(
         description="Train a STEM transformer in NumPy. Without options: the atlas, a bit over a minute.",
-        argument_default=argparse.SUPPRESS,
-    )
+        argument_default=argparse.SUPPRESS, usage="%(prog)s [options]  (--help lists them)",
+    )  # fmt: skip
 
     def option(name, help, type=str, **more):
         default = f" (default: {DEFAULTS[name]})" if DEFAULTS[name] is not None else ""
@@ -325,7 +355,8 @@ def parse_arguments():
     option("eval_every", "steps between evaluations, each followed by a checkpoint", whole(1))
     group = parser.add_argument_group("the run")
     option("out", "run folder (default: runs/ and the data's name)")
-    option("resume", "run folder to go on with, as set up (--device, --tf32, --tables, --threads may differ)")
+    option("resume", "run folder to go on with, as set up (--device, --tf32, --tables, --threads may differ,"
+           " and --data if the text is elsewhere now)")  # fmt: skip
     option("init_from", "run folder to start from: its weights, vocabulary and shape, on --data")
     group.add_argument("--tables-only", help="with --init-from: only STEM tables learn", action="store_true")
     option("rows", "with --tables-only: only the rows of these names, like Spain,Peru")
@@ -336,36 +367,43 @@ def parse_arguments():
            "--device gpu in the host's memory", choices=("ram", "disk", "host"))  # fmt: skip
     option("threads", "on a CPU, parts that a batch is split into, a core for each (default: all)", whole(1))
     given = vars(parser.parse_args())
+
+    def refuse(name, why, *more):
+        raise ValueError(f"--{name.replace('_', '-')}" + why.format(*more))
+
+    if "resume" in given:
+        for name in given:
+            if name not in ("resume", "data", "device", "tf32", "tables", "threads"):
+                refuse(name, " cannot change: --resume goes on with the run's own settings; leave it out")
+        args = argparse.Namespace(**DEFAULTS | saved_settings(parser, Path(given["resume"])) | given)
+        if args.data != "atlas" and not os.path.exists(args.data):
+            raise ValueError(f"{args.data}, which {args.resume} was trained on, is gone: say --data FILE")
+        return args
     for name, needs in dict(tables_only="init_from", rows="tables_only", save_patch="tables_only").items():
-        if name in given and needs not in given and "resume" not in given:
-            flags = ["--" + n.replace("_", "-") for n in (name, needs)]
-            raise ValueError("{} is for use with {}".format(*flags))
-    if "resume" not in given and "init_from" not in given:
-        return argparse.Namespace(**DEFAULTS | given)
-    if "init_from" in given and "resume" not in given:
+        if name in given and needs not in given:
+            refuse(name, " is for use with --{}", needs.replace("_", "-"))
+    shape = {}
+    if "init_from" in given:
         folder = Path(given["init_from"])
         folder = folder.parent if folder.name.startswith("step-") else folder
-        settings = DEFAULTS | saved_settings(parser, folder)
-        settings = {name: settings[name] for name in (*SHAPE, "tables")}
-        settings["tables"] = settings["tables"].replace("host", "ram")  # of a GPU that may not be here
+        its_own = DEFAULTS | saved_settings(parser, folder)
+        shape = {name: its_own[name] for name in (*SHAPE, "tables")}
+        shape["tables"] = shape["tables"].replace("host", "ram")  # of a GPU that may not be here
         for name in SHAPE:
-            if given.get(name, settings[name]) != settings[name]:
-                flag, its_own = "--" + name.replace("_", "-"), settings[name]
-                raise ValueError(f"{flag} {given[name]}: {folder} has {its_own}, and --init-from keeps it")
-        return argparse.Namespace(**DEFAULTS | settings | given)
-    for name in given.keys() - {"resume", "device", "tf32", "tables", "threads"}:
-        flag = "--" + name.replace("_", "-")
-        raise ValueError(f"--resume goes on with the run's own settings: leave out {flag}, or start anew")
-    return argparse.Namespace(**DEFAULTS | saved_settings(parser, given["resume"]) | given)
+            if given.get(name, shape[name]) != shape[name]:
+                refuse(name, " {}: {} has {}, and --init-from keeps it", given[name], folder, shape[name])
+    return argparse.Namespace(**DEFAULTS | shape | given)
 
 
 def saved_settings(parser, folder):
     """The settings in a run's config.json, read as if they had been typed: nonsense is refused alike."""
     from ministem.checkpoint import read_json
 
-    settings = read_json(Path(folder) / "config.json").get("settings")
+    path = folder / "config.json"
+    settings = read_json(path).get("settings")
     if not isinstance(settings, dict):
-        raise ValueError(f"{folder}/config.json is damaged: it has no settings")
+        raise ValueError(f"{path} is damaged: it has no settings")
+    parser.prog = str(path)  # an error is about what stands in there
     flags = []
     for name, value in settings.items():
         flag = "--" + name.replace("_", "-")
@@ -444,17 +482,22 @@ def describe(args, run, corpus, train_ids, val_ids, threads):
 
 
 class StopSignals:
-    """Inside: Ctrl-C or SIGTERM asks the loop to stop after its step; a second one ends it at once."""
+    """Inside: Ctrl-C, SIGTERM or a terminal that is closed asks the loop to stop after its step; a second one
+    ends it at once. (Under nohup, a closed terminal is ignored.)"""
 
     asked = 0
 
     def __enter__(self):
-        self.before = {number: signal.signal(number, self.ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # Windows; nohup
+            numbers.append(signal.SIGHUP)
+        self.before = {number: signal.signal(number, self.ask) for number in numbers}
         return self
 
     def ask(self, number, frame):
         self.asked = number
-        say("\nstopping after this step ...")
+        with contextlib.suppress(OSError):  # not print: that may be what was interrupted
+            os.write(2, b"\nstopping after this step ...\n")
         for number in self.before:
             signal.signal(number, signal.SIG_DFL)
 

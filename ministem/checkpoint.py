@@ -15,9 +15,11 @@ So a checkpoint of tables on disk is as large as what has been trained, is writt
 read by row (disk.SavedTables) or into memory. There are no holes in its files: they may be copied anywhere.
 
 A step folder is written under a temporary name, flushed to disk and renamed: it is whole or absent. The
-newest two are kept. Nothing is ever unpickled. Left out: saving while the next step already runs.
+newest two are kept. state.json has a hash of each file, so that a flipped bit is noticed even where it leaves
+a number that could be right. Nothing is ever unpickled. Left out: saving while the next step already runs.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -27,6 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
+from . import files
 from .backend import download, upload
 from .disk import DiskTables, OnDisk, SavedTables
 from .model import Config, initial_rows, shapes
@@ -34,6 +37,10 @@ from .tables import CHUNK, Tables
 from .tokenizer import Tokenizer
 
 KEEP = 2
+
+
+class Damaged(ValueError):
+    """A step folder cannot be used; the one before it may be whole."""
 
 
 @dataclass
@@ -52,52 +59,73 @@ class Run:
     table_moments: tuple = ()  # of tables on disk, two Tables
 
 
-def start_run(run):
-    """Make the run's folder with config.json and vocabulary. Raises ValueError if something is there."""
-    folder = run.folder
+def check_unused(folder):
+    """Raises ValueError if something is in the way of a new run in this folder.
+
+    What a run leaves that was stopped before its first checkpoint is not, and nothing else."""
     if folder.name.startswith("step-"):
         raise ValueError(f"{folder}: step-... names a checkpoint inside a run; change --out")
     if step_folders(folder):
         raise ValueError(f"{folder} holds a run already: --resume {folder} goes on with it; or change --out")
-    # what a run leaves that was stopped before its first checkpoint may be written over, nothing else
-    leftovers = {"config.json", "vocab.tiktoken", "metrics.jsonl"}
-    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - leftovers):
+    found = (folder.iterdir() if folder.is_dir() else [folder]) if folder.exists() else []
+    ours = ("config.json", "vocab.tiktoken", "metrics.jsonl")
+    if not all(path.name in ours or path.match(".*.tmp") for path in found):
         raise ValueError(f"{folder} exists and is no run folder: change --out")
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise ValueError(f"{folder} cannot be made: nothing can be written to {there}; change --out")
+
+
+def start_run(run):
+    """Make the run's folder with config.json and vocabulary. Raises ValueError if something is there."""
+    folder = run.folder
+    check_unused(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in leftovers:
-        (folder / name).unlink(missing_ok=True)
-    vocabulary = {"hash": run.tokenizer.hash, "size": run.tokenizer.n_vocab}
-    content = {"model": asdict(run.config), "settings": run.settings, "vocabulary": vocabulary}
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     try:
+        files.sync(folder.parent)
         run.tokenizer.save(folder / "vocab.tiktoken")
-        write_json(folder / "config.json", content)
+        write_json(folder / "config.json", description(run))
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise OSError(error.errno, error.strerror, str(folder)) from None
 
 
+def description(run):
+    """What a run is, apart from how far it has come: the content of config.json."""
+    vocabulary = {"hash": run.tokenizer.hash, "size": run.tokenizer.n_vocab}
+    return {"model": asdict(run.config), "settings": run.settings, "vocabulary": vocabulary}
+
+
 def save_checkpoint(run, optimizer):
-    """Write the folder step-NNNNNN, whole or not at all, then remove all but the newest KEEP of them."""
+    """Write the folder step-NNNNNN, whole or not at all, then remove all but the newest KEEP of them.
+
+    Raises FloatingPointError, and writes nothing, if not all numbers are finite."""
     target = run.folder / f"step-{run.step:06d}"
     temporary = run.folder / f".{target.name}.tmp"
     for leftover in run.folder.glob(".step-*.tmp"):  # of a run that was killed while it saved
         shutil.rmtree(leftover, ignore_errors=True)
     temporary.mkdir()
     try:
-        save_arrays(temporary / "model.safetensors", run.params | run.tables.whole)
-        save_arrays(temporary / "optimizer.safetensors", optimizer.state())
+        hashes, model = {}, run.params | run.tables.whole
+        for name, arrays in {"model.safetensors": model, "optimizer.safetensors": optimizer.state()}.items():
+            hashes[name] = save_arrays(temporary / name, arrays)
         if isinstance(run.tables, OnDisk):
             save_tables(temporary / "tables", run.tables, optimizer)
-        write_json(temporary / "state.json", {"step": run.step, **run.state})
-        sync(temporary)
+        state = {"step": run.step, **run.state, "files": hashes, "run": description(run)}
+        write_json(temporary / "state.json", {**state, "sha256": hash_of(state)})
+        files.sync(temporary)
         if target.exists():  # the same step again: out of the way, but not gone before the new one is there
             os.rename(target, run.folder / f".{target.name}.old.tmp")
         os.rename(temporary, target)
-        sync(run.folder)
+        files.sync(run.folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    for old in [*step_folders(run.folder)[:-KEEP], *run.folder.glob(".step-*.tmp")]:
+    for old in step_folders(run.folder)[:-KEEP]:
+        os.rename(old, run.folder / f".{old.name}.tmp")  # removing takes a while: whole or absent, here too
+    for old in run.folder.glob(".step-*.tmp"):
         shutil.rmtree(old)
 
 
@@ -106,7 +134,8 @@ def load_checkpoint(path, like, with_moments=False, in_ram=False, tables_like=No
     tables (and their moments) on that of tables_like, if given.
 
     Tables that were on disk stay there (disk.SavedTables), unless in_ram.
-    Raises ValueError with one line for anything missing, damaged, or not what config.json says."""
+    Raises ValueError with one line for anything missing, damaged, or not what config.json says: Damaged, if
+    it is only about this step."""
     path = Path(path)
     is_step = path.name.startswith("step-") and not (path / "config.json").exists()
     folder, step = (path.parent, path) if is_step else (path, None)
@@ -114,7 +143,7 @@ def load_checkpoint(path, like, with_moments=False, in_ram=False, tables_like=No
         raise ValueError(f"{folder} is not a folder; train.py makes run folders")
     content = read_json(folder / "config.json")
     try:
-        config, settings = Config(**content["model"]), dict(content["settings"])
+        config, settings = Config(**content["model"]), {**content["settings"]}
         size, digest = content["vocabulary"]["size"], str(content["vocabulary"]["hash"])
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"{folder / 'config.json'} is not a run's configuration: {error}") from None
@@ -127,21 +156,25 @@ def load_checkpoint(path, like, with_moments=False, in_ram=False, tables_like=No
     steps = [step] if step else step_folders(folder)[-1:]
     if not steps:
         raise ValueError(f"{folder} has no checkpoint yet (no step-… folder)")
+    state = read_state(steps[0])
+    hashes, then = state.pop("files"), state.pop("run")
+    for part in ("model", "settings", "vocabulary"):
+        for name, value in then.get(part, {}).items():
+            if content[part].get(name) != value:
+                raise ValueError(
+                    f"{folder / 'config.json'}: {name} is {content[part].get(name)}, but {steps[0].name} was"
+                    f" saved with {value}; change it back"
+                )
     dense, tables = shapes(config)
     on_disk = (steps[0] / "tables").is_dir()
     whole, tables_like = dense if on_disk else dense | tables, like if tables_like is None else tables_like
     likes = dict.fromkeys(dense, like) | dict.fromkeys(tables, tables_like)
-    arrays = load_arrays(steps[0] / "model.safetensors", whole, likes)
+    arrays = load_arrays(steps[0] / "model.safetensors", whole, likes, hashes)
     moments = None
     if with_moments:
         expected = {f"{k}/{name}": shape for k in "mv" for name, shape in whole.items()}
         likes = {f"{k}/{name}": a for k in "mv" for name, a in likes.items()}
-        moments = load_arrays(steps[0] / "optimizer.safetensors", expected, likes)
-    state = read_json(steps[0] / "state.json")
-    losses = state.get("losses", [])
-    whole = isinstance(losses, list) and all(type(loss) is float for loss in losses)
-    if type(state.get("step")) is not int or f"step-{state['step']:06d}" != steps[0].name or not whole:
-        raise ValueError(f"{steps[0] / 'state.json'} is damaged; remove {steps[0]} to use the step before")
+        moments = load_arrays(steps[0] / "optimizer.safetensors", expected, likes, hashes)
     params = {name: arrays[name] for name in dense}
     saved = ()
     if on_disk:
@@ -201,15 +234,18 @@ def save_tables(folder, tables, optimizer):
             save_npy(folder / f"{name}{kind}.npy", "float32", (len(rows), tables.shape(name)[1]), some)
     about = {"seed": tables.seed, "drawn": drawn(tables.config, tables.seed)}
     write_json(folder / "tables.json", about)
-    sync(folder)
+    files.sync(folder)
 
 
 def open_tables(folder, config, with_moments=False):
     """-> (tables,), or (tables, m, v): SavedTables. Nothing is read but the numbers of the rows."""
-    about = read_json(folder / "tables.json")
+    try:
+        about = read_json(folder / "tables.json")
+    except ValueError as error:
+        raise Damaged(f"{error}; remove {folder.parent} to use the step before") from None
     seed = about.get("seed")
     if not (seed is None or (type(seed) is int and seed >= 0)):
-        raise ValueError(f"{folder}/tables.json is damaged; remove {folder.parent} to use the step before")
+        raise Damaged(f"{folder}/tables.json is damaged; remove {folder.parent} to use the step before")
     if about.get("drawn") != drawn(config, seed):
         raise ValueError(f"{folder}: this version of NumPy draws other numbers for rows that are not trained")
     names = shapes(config)[1]
@@ -219,7 +255,7 @@ def open_tables(folder, config, with_moments=False):
         ids = rows[name]
         inside = not len(ids) or (ids[0] >= 0 and ids[-1] < V and (np.diff(ids) > 0).all())
         if not inside or any(arrays[name].shape != (len(ids), width) for arrays in kinds):
-            raise ValueError(f"{folder}: the files of {name} do not fit this model; remove {folder.parent}")
+            raise Damaged(f"{folder}: the files of {name} do not fit this model; remove {folder.parent}")
     seeds = (seed, None, None)  # moments that are not there are zero
     found = [SavedTables(config, s, rows, arrays, folder) for s, arrays in zip(seeds, kinds, strict=True)]
     return tuple(found if with_moments else found[:1])
@@ -239,7 +275,7 @@ def save_npy(path, dtype, shape, pieces):
         format.write_array_header_1_0(file, about)
         for piece in pieces:
             file.write(np.ascontiguousarray(piece, dtype))
-    sync(path)
+    files.sync(path)
 
 
 def open_npy(path, dtype, ndim):
@@ -249,10 +285,10 @@ def open_npy(path, dtype, ndim):
         if array.dtype != dtype or array.ndim != ndim:
             raise ValueError(f"{array.dtype} {array.shape}, should be {dtype}")
     except FileNotFoundError:
-        raise ValueError(f"{path} is missing") from None
+        raise Damaged(f"{path} is missing; remove {path.parent.parent} to use the step before") from None
     except (ValueError, EOFError, OSError, TypeError, SyntaxError) as error:
         why = f"{path} is damaged ({error}); remove {path.parent.parent} to use the step before"
-        raise ValueError(" ".join(why.split())) from None
+        raise Damaged(" ".join(why.split())) from None
     return array.view(np.ndarray)
 
 
@@ -260,55 +296,60 @@ def open_npy(path, dtype, ndim):
 
 
 def save_arrays(path, arrays):
+    """Write {name: array}, flushed to disk -> the file's hash. FloatingPointError for what is not finite."""
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
+    arrays = {name: np.require(download(a), requirements="C") for name, a in arrays.items()}
+    for name, a in arrays.items():
+        if not np.isfinite(a).all():
+            raise FloatingPointError(f"{name} has numbers that are not finite")
     try:
-        save_file({name: np.ascontiguousarray(download(a)) for name, a in arrays.items()}, path)
+        save_file(arrays, path)
     except SafetensorError as error:  # a full disk, for instance
         raise OSError(f"{path} cannot be written: {error}") from None
-    sync(path)
+    files.sync(path)
+    return file_hash(path)
 
 
-def load_arrays(path, expected, likes):
+def load_arrays(path, expected, likes, hashes):
     """path, {name: shape} -> {name: array}, exactly these names and shapes, in float32, each where its
     likes[name] is."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     try:
+        if file_hash(path) != hashes.get(path.name):
+            raise ValueError("its bytes are not those that were saved")
         arrays = load_file(path)
     except FileNotFoundError:
-        raise ValueError(f"{path} is missing") from None
+        raise Damaged(f"{path} is missing; remove {path.parent} to use the step before") from None
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         why = f"{path} is damaged ({error}); remove {path.parent} to use the step before"
-        raise ValueError(why) from None
+        raise Damaged(why) from None
     for name in sorted(expected.keys() ^ arrays.keys()):
         raise ValueError(f"{path}: {name} is {'missing' if name in expected else 'not of this model'}")
     for name, shape in expected.items():
         if not np.isfinite(arrays[name]).all():
-            raise ValueError(f"{path}: {name} has numbers that are not finite; remove {path.parent}")
+            raise Damaged(f"{path}: {name} has numbers that are not finite; remove {path.parent}")
         if arrays[name].shape != shape or arrays[name].dtype != "float32":
             found = f"{arrays[name].dtype} {arrays[name].shape}"
             raise ValueError(f"{path}: {name} is {found}, the configuration needs float32 {shape}")
     return {name: upload(a, likes[name]) for name, a in arrays.items()}
 
 
+def file_hash(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_of(content):
+    """A hash of what JSON can hold."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def write_json(path, content):
-    """Written beside it, flushed and renamed: the file is the old one or the new one, never half."""
-    write_text(path, json.dumps(content, indent=1) + "\n")
-
-
-def write_text(path, text):
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    files.write(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def read_json(path):
@@ -324,10 +365,19 @@ def read_json(path):
     return content
 
 
-def sync(path):
-    """Make sure that a file, or the list of names in a folder, has reached the disk."""
-    handle = os.open(path, os.O_RDONLY)
+def read_state(step):
+    """A step folder -> the content of its state.json, if that is whole and of this step."""
+    path = step / "state.json"
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        state = read_json(path)
+        if state.pop("sha256", None) != hash_of(state):
+            raise ValueError(f"{path} is damaged: it is not what was saved")
+        whole = type(state.get("step")) is int and step.name == f"step-{state['step']:06d}"
+        whole = whole and isinstance(state.get("files"), dict) and isinstance(state.get("run"), dict)
+        whole = whole and all(isinstance(part, dict) for part in state["run"].values())
+        losses = state.get("losses", [])
+        if not whole or not isinstance(losses, list) or not all(type(loss) is float for loss in losses):
+            raise ValueError(f"{path} is not of this step")
+    except ValueError as error:
+        raise Damaged(f"{error}; remove {step} to use the step before") from None
+    return state

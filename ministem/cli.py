@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import sys
 
 for name in ("stdin", "stdout", "stderr"):
@@ -24,6 +25,19 @@ def fail(message):
 
 
 @contextlib.contextmanager
+def uninterrupted():
+    """Inside, Ctrl-C waits for the end. For imports: code made by Cython swallows what is raised in it."""
+    asked, before = [], signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, lambda *_: asked.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if asked and callable(before):
+        before(signal.SIGINT, None)
+
+
+@contextlib.contextmanager
 def user_errors(*kinds):
     """Inside: what the user can mend is shown as one line, not as a traceback.
 
@@ -39,7 +53,7 @@ def user_errors(*kinds):
         sys.exit(130)
     except MemoryError as error:  # NumPy and CuPy say how much was asked for
         how_much = f" ({' '.join(str(error).split())})" if str(error) else ""
-        which = "--dim, --layers, --ffn-dim, --vocab-size, --context or --batch"
+        which = "--dim, --layers, --ffn-dim, --vocab-size, --context, --batch or the text"
         fail(f"not enough memory{how_much}: make {which} smaller")
     except kinds if kinds else (ValueError, OSError) as error:  # noqa: B030
         what = f"{error.filename}: {error.strerror}" if getattr(error, "filename", None) else str(error)

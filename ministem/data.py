@@ -46,9 +46,12 @@ def load_corpus(source, seed):
 
 
 def read_text(path):
-    """A whole UTF-8 file, character for character (line ends too; a leading byte-order mark is dropped).
+    """A whole UTF-8 file, character for character: line ends of every kind, NULs and what looks like a
+    special token are text like any other; only a leading byte-order mark is dropped.
 
-    Raises ValueError with one line for anything that is not a readable, non-empty UTF-8 text file."""
+    Raises ValueError with one line for anything that is not a readable, non-empty UTF-8 text file: other
+    encodings, with the first byte that is wrong; folders, pipes and devices (a run that is resumed reads its
+    text again, and a pipe has it once)."""
     try:
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
@@ -63,6 +66,14 @@ def read_text(path):
         raise ValueError(f"{path} is UTF-32; convert it first: iconv -f UTF-32 -t UTF-8")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ValueError(f"{path} is UTF-16; convert it first: iconv -f UTF-16 -t UTF-8")
+    if b"\0" in data:  # without a mark, English in UTF-16 is valid UTF-8: every other byte is a NUL
+        even, odd = data[::2].count(0), data[1::2].count(0)
+        if even + odd >= 8 and (not even or not odd or even + odd > len(data) / 2):
+            guess = f"UTF-{32 if even and odd else 16}{'BE' if even > odd else 'LE'}"
+            raise ValueError(
+                f"{path} has as many NULs as {guess} without a byte-order mark would;"
+                f" convert it first: iconv -f {guess} -t UTF-8"
+            )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -12,16 +12,15 @@ models. In a STEM layer the address of a fact is the token's id.
 
 import hashlib
 import json
-import os
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import namedtuple
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 
+from . import files
 from .backend import download, upload
 from .inspect import shown
 from .tables import RowSparse
@@ -335,16 +334,7 @@ class Patch:
             arrays |= {f"{name}/{part}": a for part, a in zip(("rows", "old", "new"), change, strict=True)}
         # one entry, since safetensors writes several in any order, and equal patches should be equal files
         about = {"ministem patch 1": json.dumps([self.vocabulary, self.base])}
-        path = Path(path)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        try:
-            with open(temporary, "wb") as file:
-                file.write(save(arrays, about))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        files.write(path, save(arrays, about))
 
     @classmethod
     def load(cls, path):

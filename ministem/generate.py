@@ -61,7 +61,8 @@ def sample(logits, temperature, top_k, top_p, rng):
         order = np.flatnonzero(logits >= np.partition(logits, -top_k)[-top_k])
     if top_k is not None or top_p is not None:
         order = order[np.argsort(-logits[order], kind="stable")][:top_k]  # likeliest first, ties by id
-    p = np.exp((logits[order].astype("float64") - logits.max()) / temperature)
+    with np.errstate(over="ignore"):  # a tiny temperature makes -inf of them, and that a chance of 0
+        p = np.exp((logits[order].astype("float64") - logits.max()) / temperature)
     if top_p is not None:
         p /= p.sum()
         # the token that crosses top_p stays: keep those before which less than top_p was reached

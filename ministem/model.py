@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from .backend import parallel, row_dot, row_sum, sum_rows
-from .tables import CHUNK, RowSparse, Tables
+from .tables import CHUNK, RowSparse, Tables, check_ids
 
 # ------------------------------------------------------------------------------------------ linear
 
@@ -327,28 +327,32 @@ class Config:
     rope_theta: float = 10000.0
 
     def __post_init__(self):
-        L, C, H = self.n_layers, self.dim, self.n_heads
-        sizes = "vocab_size dim n_layers n_heads n_kv_heads ffn_dim context".split()
-        for name, default in dict(n_kv_heads=H, ffn_dim=3 * C, stem_layers=None).items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, default)
-        for name in sizes:
+        for name in "vocab_size dim n_layers n_heads n_kv_heads ffn_dim context".split():
             size = getattr(self, name)
+            if size is None and name in ("n_kv_heads", "ffn_dim"):
+                size = self.n_heads if name == "n_kv_heads" else 3 * self.dim
+                object.__setattr__(self, name, size)
             if type(size) is not int or size < 1:
-                raise ValueError(f"{name} must be a whole number >= 1, got {size}")
+                raise ValueError(f"{name} must be a whole number >= 1, got {size!r}")
+        for name in ("norm_eps", "rope_theta"):
+            number = getattr(self, name)
+            if type(number) not in (int, float) or not 0 < number < float("inf"):
+                raise ValueError(f"{name} must be a finite number > 0, got {number!r}")
+        L, C, H = self.n_layers, self.dim, self.n_heads
         if L > 1000:
             raise ValueError(f"n_layers must be at most 1000, got {L}")
-        layers = range(L) if self.stem_layers is None else sorted(set(self.stem_layers))
+        layers = range(L) if self.stem_layers is None else self.stem_layers
+        if not isinstance(layers, list | tuple | range) or any(type(i) is not int for i in layers):
+            raise ValueError(f"stem_layers must be a list of whole numbers, got {layers!r}")
+        layers = sorted(set(layers))
         object.__setattr__(self, "stem_layers", tuple(layers))
         K, D = self.n_kv_heads, C // H
         for nonsense, why in (
             (C % H, f"dim {C} does not divide into n_heads {H}"),
             (D % 2, f"the head width dim / n_heads = {C} / {H} = {D} must be even: RoPE turns pairs"),
             (H % K, f"n_heads {H} does not divide into n_kv_heads {K}"),
-            (self.ffn not in FFN, f"ffn {self.ffn!r} is not one of {', '.join(FFN)}"),
+            (self.ffn not in tuple(FFN), f"ffn {self.ffn!r} is not one of {', '.join(FFN)}"),
             (any(i not in range(L) for i in layers), f"stem_layers {layers} are not all in 0..{L - 1}"),
-            (not self.norm_eps > 0, f"norm_eps must be > 0, got {self.norm_eps}"),
-            (not self.rope_theta > 0, f"rope_theta must be > 0, got {self.rope_theta}"),
         ):
             if nonsense:
                 raise ValueError(why)
@@ -494,6 +498,8 @@ def loss_and_grads(params, config, batch, targets, threads=1):
     B, n = len(targets), min(threads, len(targets))
     if targets.shape != batch.slots["embed"].shape:
         raise ValueError(f"targets {targets.shape} do not fit ids {batch.slots['embed'].shape}")
+    if isinstance(targets, np.ndarray):  # elsewhere, looking at them would make the step wait for the device
+        check_ids(targets, config.vocab_size)
 
     def part(j):
         start, stop = B * j // n, B * (j + 1) // n

@@ -39,6 +39,16 @@ class RowSparse:
         )
 
 
+def check_ids(ids, V):
+    """Raises ValueError unless ids are (B,T) tokens of a vocabulary of V. (Used as an index, -1 would be the
+    last token, and a GPU wraps whatever is too large around, without a word.)"""
+    if ids.ndim != 2 or ids.dtype.kind not in "iu" or not ids.size:
+        raise ValueError(f"token ids must be whole numbers of shape (B,T), got {ids.dtype} {ids.shape}")
+    if ids.min() < 0 or ids.max() >= V:
+        bad = ids.min() if ids.min() < 0 else ids.max()
+        raise ValueError(f"token id {bad} is outside the vocabulary of {V} tokens")
+
+
 @dataclass(frozen=True)
 class Batch:
     """What the model needs of the tables to process ids (B,T)."""
@@ -101,15 +111,11 @@ class Tables:
         """ids (B,T) int -> Batch: each distinct token's row once per table, however often it occurs.
 
         targets, (B,T) as well, go along: to a GPU there is one upload per step.
-        Raises ValueError for an id outside the vocabulary (a GPU would silently wrap it around)."""
+        Raises ValueError for an id outside the vocabulary."""
         V, _ = self.shape("embed")
         ids, *targets = [np.asarray(a) for a in (ids, targets) if a is not None]
         for a in (ids, *targets):
-            if a.ndim != 2 or a.dtype.kind not in "iu" or not a.size:
-                raise ValueError(f"ids must be whole numbers of shape (B,T), got {a.dtype} {a.shape}")
-            if a.min() < 0 or a.max() >= V:
-                bad = a.min() if a.min() < 0 else a.max()
-                raise ValueError(f"token id {bad} is outside the vocabulary of {V} tokens")
+            check_ids(a, V)
         rows, slot = np.unique(ids, return_inverse=True)
         ints = [rows, slot.reshape(ids.shape), *targets]
         rows, slot, *targets = backend.upload_ints(ints, like=self.arrays["embed"])

@@ -11,11 +11,12 @@ import codecs
 import hashlib
 import heapq
 import json
-import os
 import re
 from collections import Counter, defaultdict
 from functools import cached_property
 from pathlib import Path
+
+from . import files
 
 STOCK = ("gpt2", "cl100k_base", "o200k_base")  # vocabularies that tiktoken can fetch
 
@@ -262,16 +263,8 @@ class Tokenizer:
         """Write a .tiktoken file. A crash leaves the old file or the new one, never half of one.
 
         Of a stock vocabulary only the name is written: its pattern is not ours to derive."""
-        path, stock = Path(path), self.encoding.name in STOCK
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        try:
-            with open(temporary, "wb") as file:
-                file.write(f"stock {self.encoding.name}\n".encode() if stock else self._lines())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        stock = self.encoding.name in STOCK
+        files.write(path, f"stock {self.encoding.name}\n".encode() if stock else self._lines())
 
     @classmethod
     def load(cls, path) -> "Tokenizer":

@@ -1,11 +1,26 @@
-"""Fixtures that more than one file needs."""
+"""What more than one file needs."""
 
 import sys
 
 import fake_cupy
 import pytest
+import tiktoken
+from commands import once_each
+from hypothesis import settings
 
 from ministem import backend
+
+# properties are tried on the same examples every time: a failure of today is not gone tomorrow
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.load_profile("fixed")
+
+
+@pytest.fixture(scope="module")
+def known_encodings():
+    """Each tiktoken.Encoding is made once in the module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiktoken, "Encoding", once_each(tiktoken.Encoding))
+        yield
 
 
 @pytest.fixture

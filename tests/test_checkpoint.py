@@ -2,9 +2,16 @@
 
 import json
 import os
+import random
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from safetensors.numpy import load_file, save_file
 
 from ministem import checkpoint
 from ministem.backend import device_array
@@ -14,6 +21,7 @@ from ministem.optim import AdamW
 from ministem.tokenizer import train_bpe
 
 CPU = device_array("cpu")
+pytestmark = pytest.mark.usefixtures("known_encodings")
 
 
 def make_run(run, steps=(1,), seed=0):
@@ -66,7 +74,7 @@ def test_the_last_two_steps_are_kept_and_each_can_be_named(tmp_path):
     assert load_checkpoint(tmp_path / "run" / "step-000010", CPU).step == 10
 
 
-@pytest.mark.parametrize("at", ["save_arrays", "write_json", "sync"])
+@pytest.mark.parametrize("at", ["save_arrays", "write_json", "files.sync", "files.write"])
 def test_a_failure_while_saving_leaves_the_old_checkpoint_and_no_rubbish(tmp_path, monkeypatch, at):
     run, optimizer = make_run(tmp_path / "run", (1,))
     before = sorted(os.listdir(run.folder))
@@ -74,7 +82,7 @@ def test_a_failure_while_saving_leaves_the_old_checkpoint_and_no_rubbish(tmp_pat
     def full(*_):
         raise OSError(28, "No space left on device", "somewhere")
 
-    monkeypatch.setattr(checkpoint, at, full)
+    monkeypatch.setattr(f"ministem.checkpoint.{at}", full)
     with pytest.raises(OSError):
         run.step = 2
         save_checkpoint(run, optimizer)
@@ -97,6 +105,10 @@ def empty(path):
     path.write_bytes(b"")
 
 
+def grow(path):
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
 def hostile_header(path):
     path.write_bytes((1 << 62).to_bytes(8, "little") + path.read_bytes()[8:])
 
@@ -105,11 +117,14 @@ FILES = ["config.json", "vocab.tiktoken", "step-000001/model.safetensors",
          "step-000001/optimizer.safetensors", "step-000001/state.json"]  # fmt: skip
 
 
-@pytest.mark.parametrize("damage", [truncate, empty, os.unlink, hostile_header])
+@pytest.mark.parametrize("damage", [truncate, empty, os.unlink, hostile_header, grow])
 @pytest.mark.parametrize("file", FILES)
 def test_damage_is_one_line_that_names_the_file(tmp_path, file, damage):
+    """... also where whoever did the damage has signed it."""
     make_run(tmp_path / "run")
     damage(tmp_path / "run" / file)
+    if file.endswith("optimizer.safetensors") and damage is not os.unlink:
+        signed(tmp_path / "run" / "step-000001")
     with pytest.raises((ValueError, OSError)) as error:
         load_checkpoint(tmp_path / "run", CPU, with_moments=True)
     assert "\n" not in str(error.value) and (tmp_path / "run").name in str(error.value)
@@ -121,14 +136,63 @@ def edit_config(run, key, **changes):
     (run / "config.json").write_text(json.dumps(content))
 
 
+@pytest.mark.parametrize("key, name, value", [
+    ("model", "stem_layers", [0, 1]), ("model", "ffn_dim", 16), ("model", "rope_theta", 9999.0),
+    ("settings", "lr", 0.02), ("vocabulary", "size", 999),
+])  # fmt: skip
+def test_a_changed_configuration_is_refused_by_the_name_of_what_differs(tmp_path, key, name, value):
+    """... also where the weights would still fit, and be a worse model without a word."""
+    make_run(tmp_path / "run")
+    was = json.loads((tmp_path / "run" / "config.json").read_text())[key][name]
+    edit_config(tmp_path / "run", key, **{name: value})
+    with pytest.raises(ValueError) as error:
+        load_checkpoint(tmp_path / "run", CPU)
+    assert all(str(part) in str(error.value) for part in ("config.json", name, value, was))
+
+
+def signed(step, /, **changes):
+    """Change a step's state.json as somebody would who knows how it is signed; so too its other files."""
+    state = json.loads((step / "state.json").read_text())
+    state["files"] = {name: checkpoint.file_hash(step / name) for name in state["files"]}
+    state |= changes
+    del state["sha256"]
+    (step / "state.json").write_text(json.dumps({**state, "sha256": checkpoint.hash_of(state)}))
+
+
 def test_a_file_of_another_model_is_refused_by_the_name_of_what_differs(tmp_path):
     make_run(tmp_path / "run")
+    signed(tmp_path / "run" / "step-000001", run={})
     edit_config(tmp_path / "run", "model", stem_layers=[0, 1])
     with pytest.raises(ValueError, match=r"layers\.0\.(table is missing|w_up is not of this model)"):
         load_checkpoint(tmp_path / "run", CPU)
     edit_config(tmp_path / "run", "model", stem_layers=[1], ffn_dim=16)
     with pytest.raises(ValueError, match=r"\(8, 12\), the configuration needs float32 \(8, 16\)"):
         load_checkpoint(tmp_path / "run", CPU)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_any_flipped_bit_in_a_checkpoint_is_noticed(tmp_path, file):
+    """In a number, in a name, in white space: 30 random bits, one at a time."""
+    make_run(tmp_path / "run")
+    path, rng = tmp_path / "run" / "step-000001" / file, random.Random(0)
+    whole = path.read_bytes()
+    for _ in range(30):
+        data, bit = bytearray(whole), rng.randrange(8 * len(whole))
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        if file == "state.json" and json_or_none(data) == json.loads(whole):
+            continue  # white space for white space
+        with pytest.raises(checkpoint.Damaged, match=f"{file}.* is damaged.*; remove .*step-000001 to use"):
+            load_checkpoint(tmp_path / "run", CPU, with_moments=True)
+    path.write_bytes(whole)
+    load_checkpoint(tmp_path / "run", CPU, with_moments=True)
+
+
+def json_or_none(data):
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None
 
 
 def test_another_vocabulary_is_refused_with_both_sizes(tmp_path):
@@ -178,22 +242,28 @@ def test_what_a_kill_left_half_written_is_cleared_by_the_next_save(tmp_path):
     assert not list(run.folder.glob(".*"))
 
 
-def test_weights_that_are_no_numbers_are_refused(tmp_path):
+def test_weights_that_are_no_numbers_are_neither_saved_nor_loaded(tmp_path):
     run, optimizer = make_run(tmp_path / "run", (1,))
-    run.params["norm"][0] = np.nan
-    save_checkpoint(run, optimizer)
+    run.params["norm"][0], run.step = np.nan, 2
+    with pytest.raises(FloatingPointError, match="norm has numbers that are not finite"):
+        save_checkpoint(run, optimizer)
+    assert [path.name for path in run.folder.glob("*step*")] == ["step-000001"]
+    path = run.folder / "step-000001" / "model.safetensors"
+    save_file(load_file(path) | {"norm": run.params["norm"]}, path)
+    signed(path.parent)
     with pytest.raises(ValueError, match="norm has numbers that are not finite"):
         load_checkpoint(run.folder, CPU)
 
 
 @pytest.mark.parametrize("damage", [
     dict(step=2), dict(step="1"), dict(step=None), dict(step=1.0), dict(losses=5), dict(losses=["x"]),
+    dict(files=[]), dict(files=None), dict(run=7), dict(run={"model": 1}), dict(step=10**400), dict(step=-1),
 ])  # fmt: skip
 def test_a_state_that_is_not_the_steps_own_is_refused(tmp_path, damage):
+    """... even if it is signed."""
     make_run(tmp_path / "run", (1,))
-    path = tmp_path / "run" / "step-000001" / "state.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
-    with pytest.raises(ValueError, match="state.json is damaged"):
+    signed(tmp_path / "run" / "step-000001", **damage)
+    with pytest.raises(checkpoint.Damaged, match="state.json is "):
         load_checkpoint(tmp_path / "run", CPU)
 
 
@@ -209,5 +279,34 @@ def test_arrays_of_another_type_are_refused(tmp_path, dtype):
     header["norm"] |= dict(dtype=dtype, shape=[count])
     head = json.dumps(header).encode()
     path.write_bytes(len(head).to_bytes(8, "little") + head + data[8 + n :])
+    signed(path.parent)
     with pytest.raises(ValueError, match="model.safetensors"):
         load_checkpoint(tmp_path / "run", CPU)
+
+
+VIEWS = {
+    "as it is": lambda a: a, "turned": lambda a: a.T, "backwards": lambda a: a[::-1],
+    "every other": lambda a: a[::2], "Fortran order": np.asfortranarray,
+    "read-only": lambda a: np.broadcast_to(a, (2, *a.shape)),
+    "first axis last": lambda a: np.moveaxis(a, 0, -1) if a.ndim else a, "nothing of it": lambda a: a[:0],
+}  # fmt: skip
+
+
+@given(st.data())
+def test_arrays_of_any_layout_come_back_bit_for_bit(data):
+    """Views, strides, Fortran order, no dimensions, nothing in them; every name that JSON can hold."""
+    shapes = array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
+    floats = st.floats(width=32, allow_nan=False, allow_infinity=False)  # -0.0 and the smallest ones too
+    names = st.text(st.characters(codec="utf-8"), max_size=5).filter(lambda name: name != "__metadata__")
+    saved = data.draw(st.dictionaries(names, arrays("float32", shapes, elements=floats), max_size=3))
+    for name, a in saved.items():
+        view = data.draw(st.sampled_from(sorted(VIEWS)))
+        saved[name] = VIEWS[view](a) if a.ndim or view in ("as it is", "turned", "read-only") else a
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.safetensors"
+        hashes = {path.name: checkpoint.save_arrays(path, saved)}
+        loaded = checkpoint.load_arrays(path, {name: a.shape for name, a in saved.items()}, CPU, hashes)
+        assert sorted(os.listdir(folder)) == [path.name]
+    assert loaded.keys() == saved.keys()
+    for name, a in saved.items():
+        assert loaded[name].shape == a.shape and loaded[name].tobytes() == a.tobytes()

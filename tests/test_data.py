@@ -14,7 +14,7 @@ def write(tmp_path, data):
 
 @pytest.mark.parametrize("text", [
     "plain\n", "Korean 한국어 텍스트", "emoji 👩‍👩‍👧 🇪🇸", "a\r\nb\rc\n",
-    "nul\0inside", "no newline", "\n\n", " ", "<|endoftext|>",
+    "nul\0inside", "no newline", "\n\n", " ", "<|endoftext|>", "of find\0-print0\0a\0b cd\0e\0f\0" * 9, "\r",
 ])  # fmt: skip
 def test_text_is_read_character_for_character(tmp_path, text):
     assert read_text(write(tmp_path, text.encode())) == text
@@ -27,6 +27,9 @@ def test_a_byte_order_mark_is_dropped(tmp_path):
 @pytest.mark.parametrize("data, message", [
     (b"", "empty"), (b"\xef\xbb\xbf", "empty"), (b"ab\ncd\xffef", r"0xff at offset 5 \(line 2\)"),
     (b"half a character \xe2\x82", r"0xe2 at offset 17"), ("abc".encode("utf-16"), "UTF-16"),
+    (("abc " * 20).encode("utf-16-le"), "UTF-16LE"), (("abc\n" * 20).encode("utf-16-be"), "UTF-16BE"),
+    ("Привет мир \n".encode("utf-16-le") * 9, "UTF-16LE"), ("abcdef".encode("utf-32"), "UTF-32"),
+    (("abc " * 20).encode("utf-32-le"), "UTF-32LE"), (("abc " * 20).encode("utf-32-be"), "UTF-32BE"),
 ])  # fmt: skip
 def test_what_is_no_text_is_refused_in_one_line(tmp_path, data, message):
     with pytest.raises(ValueError, match=message) as error:

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ministem.generate import generate, sample, window_start
 from ministem.model import Config, init_params
@@ -97,3 +99,40 @@ def test_temperature_zero_takes_the_likeliest_and_tiny_ones_do_too():
 def test_nonsense_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         draws([1.0, 2.0], 1, **options)
+
+
+class Always:
+    """A random generator that always gives u."""
+
+    def __init__(self, u):
+        self.u = u
+
+    def random(self):
+        return self.u
+
+
+@given(
+    logits=st.lists(st.floats(-40, 40, width=32), min_size=1, max_size=9),
+    temperature=st.one_of(st.floats(0, exclude_min=True, allow_infinity=False), st.floats(0.05, 5)),
+    top_k=st.one_of(st.none(), st.integers(1, 12)),
+    top_p=st.one_of(st.none(), st.floats(0, 1, exclude_min=True)),
+    u=st.floats(0, 1, exclude_max=True),
+)
+def test_filters_keep_the_likeliest_and_the_one_that_crosses(logits, temperature, top_k, top_p, u):
+    """Whatever is drawn is among the top k, and what is likelier than it has not reached top p; u = 0 gives
+    the likeliest, u just below 1 the last one that is kept: with it, top p is reached."""
+    x = np.array(logits, "float32")
+    likeliest = sorted(range(len(x)), key=lambda i: (-x[i], i))[:top_k]
+    with np.errstate(over="ignore"):
+        p = np.exp((x[likeliest].astype("float64") - x.max()) / temperature)
+    before = np.concatenate([[0], np.cumsum(p / p.sum())])  # what has been reached before each
+
+    def place(u):
+        return likeliest.index(sample(x, temperature, top_k, top_p, Always(u)))
+
+    assert before[place(u)] < (top_p or 1) + 1e-9 and p[place(u)] > 0
+    assert sample(x, 0, top_k, top_p, Always(u)) == likeliest[0]
+    if top_k or top_p:  # then they are in this order
+        assert place(0.0) == 0
+        last = place(1 - 1e-16)
+        assert before[last + 1] >= (top_p or 1) - 1e-9 and before[last] < (top_p or 1) + 1e-9

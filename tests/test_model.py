@@ -1,8 +1,12 @@
 """The whole transformer: every gradient, causality, threads, the KV cache, first loss, learning."""
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 from gradcheck import check_slope, to_dense
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ministem import model
 from ministem.model import FFN, Config, KVCache, forward, init_params, loss_and_grads
@@ -208,6 +212,38 @@ def test_config_refuses_nonsense_by_name(nonsense, names):
     with pytest.raises(ValueError) as error:
         Config(**{"vocab_size": 11, **nonsense})
     assert all(name in str(error.value) for name in names), error.value
+
+
+junk = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 12), st.floats(), st.text(max_size=3), st.just(10**30),
+    st.lists(st.one_of(st.integers(-2, 5), st.text(max_size=1), st.floats(), st.none()), max_size=4),
+    st.dictionaries(st.text(max_size=1), st.integers(), max_size=2), st.sampled_from(["stem", "dense"]),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.dictionaries(st.sampled_from([f.name for f in fields(Config)]), junk, max_size=4))
+def test_a_config_of_anything_at_all_is_a_config_or_a_value_error(values):
+    """... as when it comes out of a file; and what is accepted has shapes that can be counted."""
+    try:
+        config = Config(**{"vocab_size": 11, **values})
+    except ValueError as error:
+        assert "\n" not in str(error)
+    else:
+        assert config == replace(config) and set(config.stem_layers) <= set(range(config.n_layers))
+        sizes = [n for part in model.shapes(config) for shape in part.values() for n in shape]
+        assert all(type(n) is int and n > 0 for n in sizes)
+
+
+@pytest.mark.parametrize("bad, message", [
+    ([[-1, 2, 3]], "-1 is outside the vocabulary of 11"), ([[1, 11, 3]], "11 is outside"),
+    ([[1.0, 2, 3]], "float64"), ([[True, False, True]], "bool"), ([[1, 2]], "do not fit"),
+])  # fmt: skip
+def test_targets_that_are_no_tokens_are_refused(bad, message):
+    """As an index, -1 would be the last token: a wrong loss without a word."""
+    config, params, tables = small()
+    with pytest.raises(ValueError, match=message):
+        loss_and_grads(params, config, tables.fetch([[1, 2, 3]]), np.array(bad))
 
 
 def test_every_variant_is_in_the_table_of_variants():

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 from gradcheck import to_dense
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 from test_model import IDS, TARGETS, small
 
+from ministem.backend import sum_rows
 from ministem.model import (
     dense_ffn_backward,
     dense_ffn_forward,
@@ -12,7 +16,7 @@ from ministem.model import (
     stem_ffn_backward,
     stem_ffn_forward,
 )
-from ministem.optim import AdamW
+from ministem.optim import AdamW, global_norm
 from ministem.tables import RowSparse, Tables
 
 U, C, F = 11, 5, 7
@@ -109,3 +113,39 @@ def test_row_sparse_sums():
     assert (total.to_dense() == a.to_dense() + b.to_dense()).all()
     with pytest.raises(AssertionError, match="gradient"):
         a + RowSparse(b.rows, b.values, (7, 2))
+
+
+@st.composite
+def row_sparse(draw, shape=(9, 3)):
+    rows = np.array(sorted(draw(st.sets(st.integers(0, shape[0] - 1), max_size=9))), int)
+    numbers = st.integers(-1000, 1000)  # whole ones, so that sums are exact in any order
+    values = draw(arrays("float64", (len(rows), shape[1]), elements=numbers))
+    return RowSparse(rows, values, shape)
+
+
+@given(row_sparse(), row_sparse(), row_sparse())
+def test_row_sparse_gradients_add_like_dense_ones(a, b, c):
+    """a + b is a.to_dense() + b.to_dense(), its rows are those of either, sorted and distinct; in any order;
+    lengths agree; nothing of a and b has changed."""
+    before = [(x.rows.copy(), x.values.copy()) for x in (a, b)]
+    total = a + b
+    assert (total.to_dense() == a.to_dense() + b.to_dense()).all() and total.shape == a.shape
+    assert total.rows.tolist() == sorted({*a.rows.tolist(), *b.rows.tolist()})
+    assert ((a + b) + c).to_dense().tobytes() == (a + (b + c)).to_dense().tobytes()
+    assert (b + a).to_dense().tobytes() == total.to_dense().tobytes()
+    assert global_norm({"t": a}) == pytest.approx(np.linalg.norm(a.to_dense()))
+    for x, (rows, values) in zip((a, b), before, strict=True):
+        assert (x.rows == rows).all() and (x.values == values).all()
+
+
+@given(ids=arrays("int64", array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.integers(0, U - 1)))
+def test_fetching_and_the_scatter_add_are_inverse_to_each_other(ids):
+    """A batch gives every position its token's row; the gradient of that sums what its positions got."""
+    tables = Tables({"embed": table})
+    batch = tables.fetch(ids)
+    assert (batch.blocks["embed"][batch.slots["embed"]] == table[ids]).all()
+    d = np.arange(ids.size * F, dtype="float64").reshape(*ids.shape, F)
+    grad = RowSparse(batch.rows, sum_rows(d, batch.slots["embed"], len(batch.rows)), table.shape)
+    expected = np.zeros_like(table)
+    np.add.at(expected, ids, d)
+    assert (grad.to_dense() == expected).all()

@@ -1,0 +1,32 @@
+"""Files that are whole or absent, whatever happens while they are written."""
+
+import os
+from pathlib import Path
+
+
+def write(path, data):
+    """Put data (bytes) into a file. A kill or a full disk leaves the old file or the new one, never half of
+    one: it is written beside the old one, flushed to disk, and renamed."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        error.filename = str(path)  # nobody knows the temporary one
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def sync(path):
+    """Make sure that a file, or the list of names in a folder, has reached the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
