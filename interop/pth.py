@@ -21,15 +21,23 @@ from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
 BACKBONE = "lm_transformer."
 
 
+def fail(message):
+    print(f"pth.py: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
 def there(folder, shards):
     consolidated = folder / "consolidated"
-    backbone = load_file(consolidated / "consolidated.safetensors")
-    stem = load_file(consolidated / "consolidated_stem.safetensors")
+    paths = [consolidated / f"{name}.safetensors" for name in ("consolidated", "consolidated_stem")]
+    for path in paths:
+        if not path.exists():
+            fail(f"{path} is missing: python -m ministem.lingua export makes it")
+    backbone, stem = map(load_file, paths)
     # under "model" and without the prefix: as its training saves, and as its generation expects
     backbone = {"model": {name.removeprefix(BACKBONE): a for name, a in backbone.items()}}
     for name, a in stem.items():
         if a.shape[1] % shards:
-            sys.exit(f"pth.py: {name} is {a.shape[1]} wide, which does not divide into {shards} shards")
+            fail(f"{name} is {a.shape[1]} wide, which does not divide into {shards} shards")
     torch.save(backbone, consolidated / "consolidated.pth")
     torch.save(stem, consolidated / "consolidated_stem.pth")
     torch_save_to_dcp(consolidated / "consolidated.pth", folder)
@@ -42,7 +50,7 @@ def there(folder, shards):
 def back(folder):
     consolidated = folder / "consolidated"
     if not (consolidated / "consolidated.pth").exists():
-        sys.exit(f"pth.py: {consolidated / 'consolidated.pth'} is missing: apps.main.stem_generate makes it")
+        fail(f"{consolidated / 'consolidated.pth'} is missing: apps.main.stem_generate makes it")
     backbone = torch.load(consolidated / "consolidated.pth", map_location="cpu", weights_only=True)
     backbone = backbone.get("model", backbone)
     names = {name: BACKBONE + name.removeprefix(BACKBONE) for name in backbone}
@@ -67,6 +75,8 @@ if __name__ == "__main__":
     parser.add_argument("--shards", type=int, default=1, help="as many as stem_parallel_size (default: 1)")
     parser.add_argument("--back", action="store_true")
     args = parser.parse_args()
+    if args.shards < 1:
+        fail("--shards must be at least 1")
     if not (args.folder / "params.json").exists():
-        sys.exit(f"pth.py: {args.folder} has no params.json: not a folder of the official code")
+        fail(f"{args.folder} has no params.json: not a folder of the official code")
     back(args.folder) if args.back else there(args.folder, args.shards)
