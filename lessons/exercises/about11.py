@@ -41,9 +41,7 @@ def look(given, batch):
     return rows, *what_positions_read(batch), tables.bytes_read
 
 
-# the line of fetch that finds rows and slots, and what it leaves there if there are no targets
-UNIQUE = 'rows, slot, *targets = backend.upload_ints(self.distinct(ids, targets), like=self.arrays["embed"])'
-NONE = "; targets = ()"
+UNIQUE = "rows, slot = np.unique(ids, return_inverse=True)"
 TASKS = [
     Task(
         library=Tables.fetch,
@@ -52,30 +50,26 @@ TASKS = [
         results=("rows (-1: none)", "embed[ids]", "table[ids]", "bytes read"),
         mutants={
             "every position fetches its own row: repeated tokens are fetched again and again": mutant(
-                Tables.fetch,
-                UNIQUE,
-                "rows, slot = ids.reshape(-1), np.arange(ids.size).reshape(ids.shape)" + NONE,
+                Tables.fetch, UNIQUE, "rows, slot = ids.reshape(-1), np.arange(ids.size)"
             ),
             "repeats are found within each text, but two texts of a batch share tokens too": mutant(
                 Tables.fetch,
                 UNIQUE,
                 "parts = [np.unique(text) for text in ids]; rows = np.concatenate(parts); "
                 "starts = np.cumsum([0] + [len(part) for part in parts[:-1]]); slot = np.stack("
-                "[start + np.searchsorted(*pair) for start, pair in zip(starts, zip(parts, ids))])" + NONE,
+                "[start + np.searchsorted(*pair) for start, pair in zip(starts, zip(parts, ids))])",
             ),
             "the whole table is read, and the rows are picked from it afterwards": mutant(
-                Tables.fetch,
-                "self.read(name, rows) for",
-                "self.read(name, np.arange(self.shape(name)[0]))[rows] for",
+                Tables.fetch, "self.read(name, rows) for", "self.read(name, np.arange(V))[rows] for"
             ),
             "slots are the ids themselves: they are places in the table, not in the block": mutant(
-                Tables.fetch, UNIQUE, "rows = np.unique(ids); slot = ids" + NONE
+                Tables.fetch, UNIQUE, "rows = np.unique(ids); slot = ids"
             ),
             "rows come in the order in which tokens first occur; the optimizer wants them sorted": mutant(
                 Tables.fetch,
                 UNIQUE,
                 "rows = np.array(list(dict.fromkeys(ids.flat))); "
-                "slot = np.argsort(rows)[np.searchsorted(np.sort(rows), ids)]" + NONE,
+                "slot = np.argsort(rows)[np.searchsorted(np.sort(rows), ids)]",
             ),
         },
     )
