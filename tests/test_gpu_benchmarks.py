@@ -46,8 +46,11 @@ def test_the_sides_take_the_same_steps(benchmarks, monkeypatch):
         import torch
 
         monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda precision: None)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # its threads spin: on a busy machine they wait for each other
         take = measured.torch_side(*measured.task("tiny"), tf32=False, compiled=False, device="cpu")
         losses = [float(take()) for _ in range(3)]
+        torch.set_num_threads(threads)
         results["torch"] = [dict(ms=[1.0], losses=losses, launches=100, busy=0.5)]
         results["torch"][0]["losses"][-1] *= 1.001
         with pytest.raises(AssertionError, match="do not compute the same thing: 1.0e-03 apart"):
