@@ -400,7 +400,7 @@ def test_a_crash_while_saving_leaves_the_old_file(tmp_path, monkeypatch):
     patch = Patch.between(tables, changed(tables, {STEM[0]: {3: 1.0}}))
     patch.save(path)
     before = path.read_bytes()
-    monkeypatch.setattr(edit.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left")))
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left")))
     with pytest.raises(OSError):
         Patch.between(tables, changed(tables, {STEM[0]: {4: 1.0}})).save(path)
     assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1

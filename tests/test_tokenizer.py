@@ -377,7 +377,7 @@ def test_a_failed_save_leaves_the_old_file(tokenizer, tmp_path, monkeypatch):
     path.write_bytes(b"old")
 
     def full(fd):
-        raise OSError("No space left on device")
+        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
