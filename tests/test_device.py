@@ -105,7 +105,7 @@ def test_a_resumed_run_on_the_device_equals_an_uninterrupted_one(gpu, command, t
     shutil.copytree(tmp_path / "whole", tmp_path / "part")
     shutil.rmtree(tmp_path / "part" / "step-000006")
     command("train", "--resume", "part")
-    for file in ("model.safetensors", "optimizer.safetensors"):
+    for file in ("model.safetensors", "optimizer.safetensors", "state.json"):
         one, other = ((tmp_path / name / "step-000006" / file).read_bytes() for name in ("whole", "part"))
         assert one == other
 
