@@ -115,18 +115,20 @@ def ffn_only(d, f):
                 reads_ratio=sig(dense / (stem + f), 6))  # fmt: skip
 
 
+def model(name, config):
+    """All there is to say about one model."""
+    T = min(config.context, 256)  # the formulas hold at every length; 256 is quick to count
+    layers = STEM_LAYERS.get(name, {"all": range(config.n_layers)})
+    return dict(
+        dim=config.dim, ffn_dim=config.ffn_dim, n_layers=config.n_layers, vocab_size=config.vocab_size,
+        context=config.context, layer=one_layer(config, T),
+        whole={share: whole(config, some, T) for share, some in layers.items()},
+        ffn=ffn_only(config.dim, config.ffn_dim),
+    )  # fmt: skip
+
+
 def count(args):
-    models = {}
-    for name, config in (OURS | PAPER).items():
-        T = min(config.context, 256)  # the formulas hold at every length; 256 is quick to count
-        layers = STEM_LAYERS.get(name, {"all": range(config.n_layers)})
-        models[name] = dict(
-            dim=config.dim, ffn_dim=config.ffn_dim, n_layers=config.n_layers, vocab_size=config.vocab_size,
-            context=config.context, layer=one_layer(config, T),
-            whole={share: whole(config, some, T) for share, some in layers.items()},
-            ffn=ffn_only(config.dim, config.ffn_dim),
-        )  # fmt: skip
-        print(name, models[name]["layer"], flush=True)
+    models = {name: model(name, config) for name, config in (OURS | PAPER).items()}
     quoted = {
         name: dict(d=d, f=f, quoted=share, formula=sig(f / (4 * d + 2 * 4096 + 3 * f), 4))
         for name, (d, f, share) in QUOTED.items()
