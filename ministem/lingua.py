@@ -11,7 +11,7 @@ stem_embeddings.0 belongs to the first STEM layer, whichever that is, and a STEM
 has no w3. Left out: the optimizer's state, and our `gate` and `additive`, which are ours alone.
 
 The official code keeps weights in .pth files. These are pickles, and take PyTorch to write and to read;
-here they are safetensors of the same names in the same places, and interop/pth.py, which needs nothing but
+here they are safetensors of the same names in the same places, and benchmarks/pth.py, which needs nothing but
 PyTorch and safetensors, turns the one kind into the other where PyTorch is.
 """
 
@@ -232,7 +232,7 @@ def read_arrays(path):
 
     pth = path.with_suffix(".pth")
     if not path.exists() and pth.exists():
-        raise ValueError(f"{pth} is a pickle: python interop/pth.py --back makes {path.name} of it")
+        raise ValueError(f"{pth} is a pickle: python benchmarks/pth.py --back makes {path.name} of it")
     try:
         arrays = load_file(path)
     except FileNotFoundError:

@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_named():
 
 # ------------------------------------------------------------------------------------------ folders
 
-PTH = Path(__file__).resolve().parent.parent / "interop" / "pth.py"  # stands alone: no package
+PTH = Path(__file__).resolve().parent.parent / "benchmarks" / "pth.py"  # stands alone: no package
 TEXT = "a little text, from which a little vocabulary is made; and then some more of it. " * 4
 
 

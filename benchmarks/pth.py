@@ -1,7 +1,7 @@
 """The official STEM code's own files from the folder that `python -m ministem.lingua export` makes, and back.
 
-    python interop/pth.py FOLDER --shards 8     before the official code: as many shards as GPUs share a table
-    python interop/pth.py FOLDER --back         after it: safetensors, which ministem imports
+    python benchmarks/pth.py FOLDER --shards 8     before the official code: as many shards as GPUs share a table
+    python benchmarks/pth.py FOLDER --back         after it: safetensors, which ministem imports
 
 Needs PyTorch and safetensors and nothing of ministem, so that it can be copied to where the GPUs are. It
 makes consolidated/*.pth, which generation reads, and for training .metadata and *.distcp (the backbone as a
