@@ -1,6 +1,6 @@
 """The official STEM code's own files from the folder that `python -m ministem.lingua export` makes, and back.
 
-    python benchmarks/pth.py FOLDER --shards 8     before the official code: as many shards as GPUs share a table
+    python benchmarks/pth.py FOLDER --shards 8     before the official code: a shard for each GPU of a table
     python benchmarks/pth.py FOLDER --back         after it: safetensors, which ministem imports
 
 Needs PyTorch and safetensors and nothing of ministem, so that it can be copied to where the GPUs are. It
