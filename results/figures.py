@@ -122,18 +122,6 @@ def context_parameters(axes):
     axes.legend()
 
 
-def cache_hits(axes):
-    """Share of lookups that find their row in a small cache, token after token, against the cache's size."""
-    for shade, one in zip(BLUES, load("language_context")["vocabularies"], strict=True):
-        share = [100 * rows / one["vocabulary"] for rows in one["cache"]["rows"]]
-        axes.plot(share, [100 * h for h in one["cache"]["lfu"]], marker=".", color=shade,
-                  label=f"LFU, V = {one['vocabulary']:,}")  # fmt: skip
-        axes.plot(share, [100 * h for h in one["cache"]["lru"]], ":", color=shade)
-    axes.axhline(80, color="#d95f02", lw=1, ls="--", label="reported for STEM: over 80 %")
-    axes.set(xlabel="rows in the cache, % of the vocabulary (dotted: LRU)", ylabel="hits, %", ylim=(0, 100))
-    axes.legend(loc="lower right")
-
-
 def saved_share(axes):
     """What a STEM layer saves of a layer's multiply-adds, against the length of the text: the longer it is,
     the more attention costs, and the less is saved."""
@@ -178,8 +166,8 @@ def stability(axes):
     axes.legend(ncol=2)
 
 
-FIGURES = (capacity_flops, capacity_worlds, language_flops, angular_spread, context_parameters, cache_hits,
-           saved_share, table_start, stability)  # fmt: skip
+FIGURES = (capacity_flops, capacity_worlds, language_flops, angular_spread, context_parameters, saved_share,
+           table_start, stability)  # fmt: skip
 
 
 def draw(figure, folder):

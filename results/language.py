@@ -1,10 +1,9 @@
 """STEM on real text. Needs a text file: input.txt, Tiny Shakespeare (see README).
 
     python results/language.py models      validation loss against tokens and FLOPs; angular spread
-    python results/language.py context     distinct rows against length, Heaps' exponent, FLOPs, caches
+    python results/language.py context     distinct rows against length, Heaps' exponent, FLOPs
 """
 
-from collections import Counter, OrderedDict
 from pathlib import Path
 
 import common
@@ -137,43 +136,10 @@ def context(args):
             vocabulary=vocabulary, tokens=len(ids), bytes_per_token=sig(bytes_per_token), lengths=lengths,
             distinct=[sig(d, 6) for d in distinct], heaps_exponent=sig(beta, 3), heaps_k=sig(np.exp(k), 3),
             active_table_parameters=[round(d * row) for d in distinct],
-            ffn_flops_per_token=ffn, flops_per_token_at_length=flops, cache=caches(ids[:50_000], vocabulary),
+            ffn_flops_per_token=ffn, flops_per_token_at_length=flops,
         ))  # fmt: skip
-        print({k: v for k, v in found[-1].items() if k != "cache"}, found[-1]["cache"], flush=True)
+        print(found[-1], flush=True)
     return dict(shape=SHAPE, stem_layers=4, windows=32, vocabularies=found)
-
-
-def caches(ids, vocabulary):
-    """Share of lookups that find their row in a cache of some rows, token after token, from an empty one."""
-    shares = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
-    kinds = dict(lfu=lfu_hits, lru=lru_hits)
-    return dict(tokens=len(ids), rows=[int(vocabulary * s) for s in shares]) | {
-        name: [sig(hits(ids.tolist(), int(vocabulary * s)) / len(ids), 4) for s in shares]
-        for name, hits in kinds.items()
-    }
-
-
-def lru_hits(ids, rows):
-    """Hits of a cache that throws out what was used longest ago."""
-    cache, hits = OrderedDict(), 0
-    for token in ids:
-        hits += token in cache
-        cache[token] = True
-        cache.move_to_end(token)
-        if len(cache) > rows:
-            cache.popitem(last=False)
-    return hits
-
-
-def lfu_hits(ids, rows):
-    """Hits of a cache that throws out what has been used least often since it came in."""
-    uses, hits = Counter(), 0
-    for token in ids:
-        hits += token in uses
-        if token not in uses and len(uses) == rows:
-            del uses[min(uses, key=uses.get)]  # of equals the one that came first
-        uses[token] += 1
-    return hits
 
 
 if __name__ == "__main__":
