@@ -22,7 +22,7 @@ FORKS = sys.platform == "linux"
 TINY = ["--dim", "16", "--layers", "2", "--heads", "2", "--context", "8", "--batch", "4", "--warmup", "2",
         "--vocab-size", "300", "--threads", "1"]  # fmt: skip
 TEXT = "The quick brown fox jumps over the lazy dog. " * 60
-Done = namedtuple("Done", "code out err seconds")  # code: as subprocess has it, -9 for a SIGKILL
+Done = namedtuple("Done", "code out err seconds")  # code: as subprocess has it, -9 for a SIGKILL; of CPU time
 SIGNALS = signal.SIGHUP, signal.SIGINT, signal.SIGTERM
 _server = []
 
@@ -30,17 +30,18 @@ _server = []
 def command(script, *args, cwd, input=b"", signals=(), die_at=None, limits=None, user=None, env=None):
     """Run `script args` in the folder cwd -> Done, with bytes.
 
-    signals: [(seconds from the start, number)] to send. die_at: n, killed before the n-th change of a name in
-    the file system (a file opened for writing, renamed or removed, a folder made or removed).
+    signals: [(seconds of CPU time from the start, number)] to send. die_at: n, killed before the n-th change
+    of a name in the file system (a file opened for writing, renamed or removed, a folder made or removed).
     limits: {resource.RLIMIT_...: n}. user: the id of a user to be. env: changes of the environment."""
     args = [str(arg) for arg in args]
     with tempfile.TemporaryDirectory() as streams:
-        Path(streams, "in").write_bytes(input)
+        for name, data in (("in", input), ("out", b""), ("err", b"")):  # there even if it is killed at once
+            Path(streams, name).write_bytes(data)
         if not FORKS:
-            start, line = time.perf_counter(), [sys.executable, str(ROOT / script), *args]
+            line = [sys.executable, str(ROOT / script), *args]
             env = os.environ | (env or {})
             done = subprocess.run(line, cwd=cwd, input=input, capture_output=True, env=env)
-            return Done(done.returncode, done.stdout, done.stderr, time.perf_counter() - start)
+            return Done(done.returncode, done.stdout, done.stderr, None)
         job = dict(script=script, args=args, cwd=str(cwd), streams=streams, signals=signals, die_at=die_at,
                    limits=limits or {}, user=user, env=env or {})  # fmt: skip
         if not _server or _server[0].poll() is not None:
@@ -93,21 +94,21 @@ def serve():
     os.dup2(2, 1)
     for line in sys.stdin:
         job = json.loads(line)
-        start = time.perf_counter()
         child = os.fork()
         if not child:
             with contextlib.suppress(BaseException):
                 be(job, mains)
             os._exit(70)
-        ended, signals = (0, 0), sorted(job["signals"])
+        ended, signals = (0, 0, None), sorted(job["signals"])
+        clock = ~child << 3 | 2  # Linux's number of the clock that shows the CPU time of a process
         while signals and not ended[0]:
-            if time.perf_counter() - start < signals[0][0]:
+            if time.clock_gettime(clock) < signals[0][0]:
                 time.sleep(0.001)
-                ended = os.waitpid(child, os.WNOHANG)
+                ended = os.wait4(child, os.WNOHANG)
             else:
                 os.kill(child, signals.pop(0)[1])
-        status = ended[1] if ended[0] else os.waitpid(child, 0)[1]
-        answer = os.waitstatus_to_exitcode(status), time.perf_counter() - start
+        _, status, used = ended if ended[0] else os.wait4(child, 0)
+        answer = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
         print(json.dumps(answer), file=answers, flush=True)
 
 

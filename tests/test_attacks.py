@@ -30,7 +30,7 @@ def samples(folder):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run that nobody interrupts, how long it took, and what it says."""
+    """A run that nobody interrupts, the CPU time it took, and what it says."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "fox.txt").write_text(TEXT)
     done = command("train.py", *TRAIN, cwd=folder)
@@ -53,7 +53,7 @@ def test_runs_killed_at_random_moments_end_as_if_nobody_had_killed_them(whole, t
     rng, killed, start = random.Random(seed), 0, 0
     args = TRAIN
     for _ in range(4):
-        at = rng.uniform(0.1, 0.9) * seconds
+        at = rng.uniform(0.1, 0.9) * seconds * (24 - start) / 24  # of what is left to do
         number = rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
         again = [(at + rng.uniform(0, 0.02), number)] if rng.random() < 0.5 else []
         done = command("train.py", *args, cwd=tmp_path, signals=[(at, number), *again])
@@ -62,7 +62,8 @@ def test_runs_killed_at_random_moments_end_as_if_nobody_had_killed_them(whole, t
         killed += done.code != 0
         steps = step_folders(tmp_path / "run")
         saved = load_checkpoint(tmp_path / "run", CPU, with_moments=True).step if steps else 0
-        assert saved >= start and not (done.code == 128 + number != 130 and saved == start), done.err
+        assert saved >= start, done
+        assert b"stopped and saved" not in done.err or b"saved at step %d." % saved in done.err, done
         start, args = saved, (["--resume", "run"] if steps else TRAIN)
     assert killed
     run("train.py", *args, cwd=tmp_path)
