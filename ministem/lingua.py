@@ -90,6 +90,8 @@ def from_lingua(state, n_heads, context, norm_eps=1e-5, rope_theta=10000.0):
     state = {name: np.asarray(a) for name, a in state.items()}
     layers = [re.match(r"lm_transformer\.layers\.(\d+)\.", name) for name in state]
     n_layers = 1 + max((int(m[1]) for m in layers if m), default=0)
+    if n_layers > 1 + len(state):  # before a list of so many is made
+        raise ValueError(f"{REFUSED}: it has {len(state)} arrays, and one for layer {n_layers - 1}")
     V, C = matrix(state, "lm_transformer.tok_embeddings.weight").shape
     kv = len(matrix(state, "lm_transformer.layers.0.attention.wk.weight"))
     F = len(matrix(state, "lm_transformer.layers.0.feed_forward.w1.weight"))
@@ -235,14 +237,16 @@ def read_arrays(path):
         raise ValueError(f"{pth} is a pickle: python benchmarks/pth.py --back makes {path.name} of it")
     try:
         arrays = load_file(path)
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+            floats = {name: a.astype("float32", copy=False) for name, a in arrays.items()}
     except FileNotFoundError:
         raise ValueError(f"{path} is missing") from None
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     for name, a in arrays.items():
-        if a.dtype.kind != "f" or not np.isfinite(a).all():
-            raise ValueError(f"{path}: {name} holds {a.dtype}, or numbers that are not finite")
-    return {name: a.astype("float32", copy=False) for name, a in arrays.items()}
+        if a.dtype.kind != "f" or not np.isfinite(floats[name]).all():
+            raise ValueError(f"{path}: {name} holds {a.dtype}, or numbers that are not finite in float32")
+    return floats
 
 
 def main():
@@ -261,7 +265,7 @@ def main():
     args = parser.parse_args()
     with user_errors():
         if args.command == "export":
-            run = checkpoint.load_checkpoint(args.run, backend.device_array("cpu"))
+            run = checkpoint.load_checkpoint(args.run, backend.device_array("cpu"), in_ram=True)
             export_run(run, args.folder, args.to)
             say(f"{args.folder}: {args.to}, from {run.folder} at step {run.step}")
         else:

@@ -76,7 +76,7 @@ def from_llama(state, n_heads, context, norm_eps=1e-5, rope_theta=10000.0):
         if what not in official or not name.endswith(".weight"):
             raise ValueError(f"not a Llama that can be read here: it has {name}")
         if official[what] in ("attention.wq", "attention.wk"):
-            head_dim = a.shape[1] // n_heads
+            head_dim = a.shape[-1] // n_heads if a.ndim == 2 else 0
             if not head_dim or len(a) % head_dim or head_dim % 2:
                 raise ValueError(f"{name} {a.shape} does not divide into heads of width {head_dim}")
             a = pairs(a, head_dim)
@@ -99,7 +99,7 @@ def llama_config(config):
 def llama_arguments(content):
     """config.json of a Hugging Face model folder -> from_llama's arguments. Raises ValueError."""
     n_heads = content["num_attention_heads"]
-    rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
+    rope = dict(content.get("rope_parameters") or content.get("rope_scaling") or {})
     for name, why in {
         "model_type": content.get("model_type") != "llama",
         "hidden_act": content.get("hidden_act", "silu") != "silu",

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tiktoken.load
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
-from ministem.checkpoint import Run, load_checkpoint, save_checkpoint, start_run
+from ministem.checkpoint import Run, load_checkpoint, put_on_disk, save_checkpoint, start_run
 from ministem.lingua import export_run, from_lingua, import_run, main, official_params, to_lingua
 from ministem.model import Config, init_params
 from ministem.optim import AdamW
@@ -133,6 +133,7 @@ def test_what_does_not_fit_is_named():
         blamed = "" if name in read else f"{name} is {shape}"
         refused({**good, name: np.zeros(shape)}, "expected", blamed)
         refused({**good, name: np.zeros(())}, name)
+    refused({**good, "lm_transformer.layers.99999999.x": np.zeros(1)}, "99999999")  # without a long wait
     refused(good, "24", "5", n_heads=5)
     refused({}, "tok_embeddings")
 
@@ -240,6 +241,32 @@ def test_the_pth_files_are_what_the_official_loaders_expect_and_come_back_the_sa
     for path, state in zip(files, before, strict=True):
         again = load_file(path)
         assert again.keys() == state.keys() and all((again[n] == state[n]).all() for n in state)
+
+
+def test_numbers_that_float32_cannot_hold_are_refused(tmp_path):
+    saved_run(tmp_path / "run", stem_layers=(1,))
+    export_run(load_checkpoint(tmp_path / "run", np.empty(0)), tmp_path / "out", "lingua")
+    path = tmp_path / "out/consolidated/consolidated.safetensors"
+    state = load_file(path)
+    save_file({**state, "lm_transformer.norm.weight": np.full(24, 1e300)}, path)
+    with pytest.raises(ValueError, match="norm.weight holds float64"):
+        import_run(tmp_path / "out", tmp_path / "new")
+
+
+def test_tables_on_disk_are_exported_too(tmp_path, monkeypatch, capsys):
+    run = saved_run(tmp_path / "run", stem_layers=(1,))
+    disk = Run(tmp_path / "disk", run.config, {}, run.tokenizer, run.params, run.tables, step=7)
+    start_run(disk)
+    put_on_disk(disk)
+    optimizer = AdamW()
+    optimizer.start(disk.params, disk.tables)
+    save_checkpoint(disk, optimizer)
+    for name in ("run", "disk"):
+        code, said = lingua(monkeypatch, capsys, "export", tmp_path / name, tmp_path / f"{name}-out")
+        assert code == 0, said
+    for file in ("consolidated.safetensors", "consolidated_stem.safetensors"):
+        a, b = (load_file(tmp_path / f"{name}-out/consolidated" / file) for name in ("run", "disk"))
+        assert a.keys() == b.keys() and all((a[key] == b[key]).all() for key in a)
 
 
 def test_the_command_line_goes_there_and_back_and_refuses_in_one_line(tmp_path, monkeypatch, capsys):

@@ -80,6 +80,9 @@ def test_what_is_no_llama_or_no_dense_model_is_named():
     }.items():
         with pytest.raises(ValueError, match=word):
             from_llama(state | {change: np.ones(48, "float32")}, n_heads=6, context=32)
+    name = "model.layers.0.self_attn.q_proj.weight"
+    with pytest.raises(ValueError, match="q_proj"):
+        from_llama(state | {name: np.ones(48, "float32")}, n_heads=6, context=32)
     good = llama_config(model()[2])
     for name, value in dict(model_type="qwen2", hidden_act="gelu", head_dim=10, attention_bias=True,
                             rope_scaling=dict(rope_type="llama3", factor=8.0)).items():  # fmt: skip
