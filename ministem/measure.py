@@ -119,8 +119,8 @@ def hit_rate(ids, size, policy):
       lru  the one that has not been asked for for the longest time
       lfu  the one asked for least often since it came (of several, as lru). What leaves is forgotten
     Exact, and a few dictionary operations per id whatever the size."""
-    if policy not in ("lru", "lfu") or size < 1:
-        raise ValueError(f"a cache is lru or lfu and holds at least 1 row, got {policy!r}, {size}")
+    if policy not in ("lru", "lfu") or size < 1 or size % 1:
+        raise ValueError(f"a cache is lru or lfu and holds 1, 2, 3, ... rows, got {policy!r}, {size}")
     count = {}  # of each row in the cache, how often it was asked for; lru: always 0
     rows = {0: OrderedDict()}  # of each count the rows that have it, the one longest not asked for first
     fewest = hits = 0  # fewest: the smallest count that a row in the cache has

@@ -147,6 +147,6 @@ def test_hit_rates_are_those_of_a_slow_cache_that_looks_at_everything(policy, si
 
 
 def test_a_cache_that_there_cannot_be_is_refused():
-    for size, policy in ((0, "lru"), (4, "fifo")):
+    for size, policy in ((0, "lru"), (4, "fifo"), (1.5, "lru"), (float("nan"), "lfu")):
         with pytest.raises(ValueError, match="lru or lfu"):
             measure.hit_rate([1, 2], size, policy)
