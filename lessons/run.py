@@ -25,6 +25,7 @@ import argparse
 import ast
 import contextlib
 import io
+import os
 import re
 import sys
 import textwrap
@@ -175,6 +176,9 @@ def main():
         name = path.relative_to(ROOT)
         try:
             problems = execute(path, echo=sys.stdout)
+        except BrokenPipeError:  # `| head`: nobody reads any more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
         except Exception as error:
             error.__traceback__ = error.__traceback__.tb_next.tb_next  # from the page's own line on
             traceback.print_exception(error)

@@ -199,11 +199,29 @@ def test_the_command_runs_a_page_and_refuses_others():
     assert done.returncode == 2 and "there is no lesson 77" in done.stderr
 
 
+def test_a_reader_may_stop_reading():
+    """`| head -1`: no traceback."""
+    command = [sys.executable, "-m", "lessons.run", "03"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().startswith("-- line")
+        process.stdout.close()
+        assert process.stderr.read() == "" and process.wait() == 0
+
+
 # ---------------------------------------------------------------------------------------- the figures
 
 
 def test_every_drawing_has_its_function_and_every_function_its_drawing():
     assert {path.stem for path in FIGURES.glob("*.svg")} == figures().keys() and figures()
+
+
+def test_without_matplotlib_one_line_says_what_to_install():
+    """And a list of the figures needs none: the tests above run without it."""
+    code = "import sys; sys.modules['matplotlib'] = None; from lessons.figures.__main__ import {0}; {0}()"
+    done = subprocess.run([sys.executable, "-c", code.format("figures")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run([sys.executable, "-c", code.format("main")], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "[lessons]" in done.stderr
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FIGURES.glob("*.svg")))

@@ -15,6 +15,8 @@ import importlib
 import inspect
 from pathlib import Path
 
+from ministem.cli import fail
+
 HERE = Path(__file__).resolve().parent
 STYLE = {
     "svg.hashsalt": "ministem",  # ids in the file are the same each time
@@ -62,9 +64,18 @@ def draw(name, function, folder=HERE):
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m lessons.figures", description="Draw the figures.")
-    parser.add_argument("name", nargs="*", choices=[[], *figures()], help="default: all")
-    for name in parser.parse_args().name or figures():
-        print(draw(name, figures()[name]).relative_to(HERE.parent.parent))
+    parser.add_argument("name", nargs="*", help="default: all")
+    found = figures()
+    names = parser.parse_args().name or found
+    for name in names:
+        if name not in found:
+            fail(f"there is no figure {name}; there are {', '.join(found)}")
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError as error:
+        fail(f'{error}: pip install -e ".[lessons]"')
+    for name in names:
+        print(draw(name, found[name]).relative_to(HERE.parent.parent))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Figures of lesson 04: attention."""
 
 import numpy as np
-from matplotlib.patches import Rectangle
 
 from lessons.figures.__main__ import DENSE, STEM
 from ministem.model import causal_mask, rope_forward, rope_rotations
@@ -10,6 +9,8 @@ from ministem.model import causal_mask, rope_forward, rope_rotations
 def a_head_that_looks_one_back(fig):
     """With RoPE a score depends on the distance alone, so a head can look one back everywhere; with added
     vectors it depends on the place too."""
+    from matplotlib.patches import Rectangle
+
     T, D, shown = 120, 16, 8
     k = np.repeat([2.0, 2, 1, 1, 0, 0, 0, 0], 2)  # (D,)  every position has this key, mostly in fast pairs,
     rot = rope_rotations(0, T, D, 10000.0, like=k)  # (T,D/2)

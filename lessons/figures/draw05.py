@@ -1,7 +1,6 @@
 """Figures of lesson 05: SwiGLU."""
 
 import numpy as np
-from matplotlib.patches import Rectangle
 
 from lessons.figures.__main__ import DENSE, GREEN, STEM
 
@@ -22,6 +21,8 @@ def gate_and_up_agree_on_one_feature(fig):
 
 def _cells(ax, rows, digits):
     """Numbers in coloured squares. rows: label -> numbers (F,), colour, the number with the full colour"""
+    from matplotlib.patches import Rectangle
+
     for y, (values, colour, full) in enumerate(rows.values()):
         for x, value in enumerate(values.round(digits)):
             strength = min(1, abs(value) / full)
