@@ -77,6 +77,26 @@ def test_shapes_come_first():
     assert not good and lines == ["returns nothing, expected dx, dg"]
 
 
+def test_what_would_break_the_model_is_not_well():
+    """In the model dout also goes straight on, past the layer: who writes into it spoils another gradient."""
+    [task] = EXERCISES["03"].TASKS
+
+    def in_place(dout, cache):
+        grads = task.library(dout, cache)
+        dout *= 2
+        return grads
+
+    lines, good = check.check(task, in_place)
+    assert not good and "writes into dout or the cache" in lines[0]
+
+    def imaginary(dout, cache):
+        dx, dg = task.library(dout, cache)
+        return dx + 1j, dg
+
+    lines, good = check.check(task, imaginary)
+    assert not good and "no array of numbers" in lines[0]
+
+
 def test_a_mutant_cannot_outlive_the_line_it_breaks():
     with pytest.raises(AssertionError, match="stands 0 times"):
         check.mutant(check.slopes, "no such line", "")
@@ -108,6 +128,9 @@ def test_a_learner_starts_fails_and_passes(clone):
     mine.write_text("\ndef rmsnorm_backward(dout, cache):\n    return dout / nothing\n", "utf-8")
     code, said = lessons_check("03")
     assert code == 1 and "my/ex03.py:3: return dout / nothing\nNameError" in said
+    mine.write_text("def rmsnorm_backward(dout, cache):\n    pass\nraise NotImplementedError\n", "utf-8")
+    code, said = lessons_check("03")
+    assert code == 1 and "outside of any function" in said and "Traceback" not in said
     mine.write_text("from ministem.model import rmsnorm_backward\n", "utf-8")
     code, said = lessons_check("03")
     assert code == 0 and "testing my/ex03.py" in said and "All is well." in said
