@@ -190,7 +190,7 @@ def main():
         failed |= bool(problems) and not args.update
         seconds = time.process_time() - start
         state = "updated" if args.update else "NOT as on the page" if problems else "as on the page"
-        print(f"{name}: {seconds:.1f} CPU seconds, {state}")
+        print(f"{name}: {state} ({seconds:.1f} CPU seconds)")
     sys.exit(failed)
 
 

@@ -46,5 +46,6 @@ TASKS = [
 HINTS = (
     "Make an array of zeros, then add position after position: a loop over B and T is a right answer.",
     "values.reshape(-1, F) and slot.reshape(-1) make one list of positions, so one loop is enough.",
-    "Without a loop: np.add.at(out, slot, values). Or onehot.T @ values, with onehot = np.eye(n_rows)[slot].",
+    "Without a loop: np.add.at(out, slot, values). Or, both made one list as in hint 2, onehot.T @ values "
+    "with onehot = np.eye(n_rows)[slot].",
 )

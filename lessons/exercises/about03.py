@@ -23,6 +23,9 @@ TASKS = [
                 rmsnorm_backward, " - n * (row_dot(dn, n) / n.shape[-1])", ""
             ),
             "the sum over C stands where the mean should": mutant(rmsnorm_backward, " / n.shape[-1]", ""),
+            "the mean is taken over everything, and each position has a mean of its own": mutant(
+                rmsnorm_backward, "row_dot(dn, n) / n.shape[-1]", "(dn * n).mean()"
+            ),
             "this is LayerNorm's formula: RMSNorm takes no mean off x, so none comes off dn": mutant(
                 rmsnorm_backward, "dn - n", "dn - dn.mean(-1, keepdims=True) - n"
             ),
