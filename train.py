@@ -378,6 +378,9 @@ def parse_arguments():
         args = argparse.Namespace(**DEFAULTS | saved_settings(parser, Path(given["resume"])) | given)
         if args.data != "atlas" and not os.path.exists(args.data):
             raise ValueError(f"{args.data}, which {args.resume} was trained on, is gone: say --data FILE")
+        for name in ("tf32", "tables"):  # asked for now; what a run had on a GPU is let go
+            if args.device == "cpu" and given.get(name) in (True, "host"):
+                refuse(name, " is for --device gpu" if name == "tf32" else " host is for --device gpu")
         return args
     for name, needs in dict(tables_only="init_from", rows="tables_only", save_patch="tables_only").items():
         if name in given and needs not in given:

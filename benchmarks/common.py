@@ -63,6 +63,8 @@ def options(doc, rounds=None):
 def parse(parser, work=None):
     """-> the arguments. In a worker process: does `work` instead, prints what that returns, and ends."""
     args = parser.parse_args()
+    if getattr(args, "threads", 1) < 1:
+        parser.error(f"--threads {args.threads}: at least 1")
     if args.work:
         print(json.dumps(work(**json.loads(args.work))))
         sys.exit()

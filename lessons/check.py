@@ -202,7 +202,7 @@ def main():
     parser.add_argument("--start", action="store_true", help="make my/ex03.py, to be filled in by you")
     parser.add_argument("--hint", type=int, nargs="?", const=1, choices=range(1, 5), help="1 if not said")
     args = parser.parse_args()
-    lesson, there = args.lesson, exercises()
+    lesson, there = args.lesson.zfill(2), exercises()
     if lesson not in there:
         fail(f"there is no exercise {lesson}; there are {', '.join(there)}")
     mine, stub = MY / f"ex{lesson}.py", ROOT / f"lessons/exercises/ex{lesson}.py"
@@ -233,7 +233,7 @@ def main():
         if task is None:
             sys.exit(f"{shown} raises NotImplementedError outside of any function: take that line out")
         sys.exit(f"{task.name} in {shown} is still to be written")
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit(0) in it would look as if all were well
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(mine)]
         at = f"{shown}:{frames[-1].lineno}: {frames[-1].line}\n" if frames else ""
         sys.exit(f"{at}{type(error).__name__}: {error}")

@@ -163,7 +163,7 @@ def main():
     parser.add_argument("lesson", nargs="*", help="its number, like 03")
     parser.add_argument("--update", action="store_true", help="write outputs and quoted code into the page")
     args = parser.parse_args()
-    there = pages()
+    there, args.lesson = pages(), [lesson.zfill(2) for lesson in args.lesson]
     for lesson in args.lesson:
         if lesson not in there:
             fail(f"there is no lesson {lesson}; there are {', '.join(there)}")

@@ -178,7 +178,7 @@ def explain(error, runtime=None):
     text, status = str(error).strip(), getattr(error, "status", None)
     lines = [line.strip() for line in text.splitlines() if line.strip(" =")] or [type(error).__name__]
     if isinstance(error, ModuleNotFoundError) and error.name == "cupy":
-        return 'CuPy is not installed: pip install "ministem[gpu]" (CUDA 13) or "ministem[gpu-cuda12]"'
+        return 'CuPy is not installed: pip install -e ".[gpu]" (CUDA 13) or ".[gpu-cuda12]"'
     if isinstance(error, ModuleNotFoundError):
         package = {"cuda": "cuda-pathfinder"}.get(error.name, error.name)
         return f"CuPy is installed, but not {package}, which it needs: pip install {package}"

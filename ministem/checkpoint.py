@@ -370,14 +370,28 @@ def read_state(step):
     path = step / "state.json"
     try:
         state = read_json(path)
-        if state.pop("sha256", None) != hash_of(state):
+        if "step" in state and not {"sha256", "files", "run"} & state.keys():
+            state = None  # nothing is wrong with it: nobody should be told to remove it
+        elif state.pop("sha256", None) != hash_of(state):
             raise ValueError(f"{path} is damaged: it is not what was saved")
-        whole = type(state.get("step")) is int and step.name == f"step-{state['step']:06d}"
-        whole = whole and isinstance(state.get("files"), dict) and isinstance(state.get("run"), dict)
-        whole = whole and all(isinstance(part, dict) for part in state["run"].values())
-        losses = state.get("losses", [])
-        if not whole or not isinstance(losses, list) or not all(type(loss) is float for loss in losses):
+        elif not fits(state, step):
             raise ValueError(f"{path} is not of this step")
     except ValueError as error:
         raise Damaged(f"{error}; remove {step} to use the step before") from None
+    if state is None:
+        raise ValueError(f"{step} was saved by an older ministem, without hashes of its files: use that one")
     return state
+
+
+def fits(state, step):
+    """Is everything in it that a checkpoint of this step has?"""
+    losses = state.get("losses", [])
+    return (
+        type(state.get("step")) is int
+        and step.name == f"step-{state['step']:06d}"
+        and isinstance(state.get("files"), dict)
+        and isinstance(state.get("run"), dict)
+        and all(isinstance(part, dict) for part in state["run"].values())
+        and isinstance(losses, list)
+        and all(type(loss) is float for loss in losses)
+    )

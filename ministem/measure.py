@@ -139,7 +139,7 @@ def hit_rate(ids, size, policy):
             n = fewest = 0
         count[id] = n
         rows.setdefault(n, OrderedDict())[id] = None
-    return hits / len(ids)
+    return hits / max(1, len(ids))
 
 
 def answer(run, prompt, max_new_tokens=24):

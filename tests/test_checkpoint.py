@@ -267,6 +267,15 @@ def test_a_state_that_is_not_the_steps_own_is_refused(tmp_path, damage):
         load_checkpoint(tmp_path / "run", CPU)
 
 
+def test_a_checkpoint_without_hashes_is_not_called_damaged(tmp_path):
+    """Nobody should remove it: it is of the time before they were there."""
+    make_run(tmp_path / "run", (1,))
+    (tmp_path / "run" / "step-000001" / "state.json").write_text('{"step": 1, "losses": []}')
+    with pytest.raises(ValueError, match="saved by an older ministem") as caught:
+        load_checkpoint(tmp_path / "run", CPU)
+    assert not isinstance(caught.value, checkpoint.Damaged) and "remove" not in str(caught.value)
+
+
 @pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "I32", "F64"])
 def test_arrays_of_another_type_are_refused(tmp_path, dtype):
     make_run(tmp_path / "run", (1,))

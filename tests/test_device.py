@@ -320,6 +320,9 @@ def test_tables_on_the_host_learn_to_the_bit_what_tables_with_the_model_do(gpu, 
     assert all(some == losses[0] for some in losses)
     err = command("train", "--data", "fox.txt", "--tables", "host", code=2).err
     assert "--tables host is for --device gpu" in err
+    for flags in (["--tf32"], ["--tables", "host"]):
+        err = command("train", "--resume", "ram", "--device", "cpu", *flags, code=2).err
+        assert " ".join(flags) + " is for --device gpu" in err
 
 
 def on_host(gpu):
@@ -446,7 +449,7 @@ HEADERS = "a.cu(1): note\na.cu(2): catastrophic error: cannot open source file v
 @pytest.mark.parametrize(
     "error, driver, words",
     [
-        (NOTHING, None, ['"ministem[gpu]"', "ministem[gpu-cuda12]"]),
+        (NOTHING, None, ['".[gpu]"', ".[gpu-cuda12]"]),
         (HALF, None, ["pip install cuda-pathfinder"]),
         (ImportError(BANNER), None, ["ImportError: libcudart.so.12", "reinstall"]),
         (DRIVER, 0, ["no NVIDIA driver found"]),

@@ -131,8 +131,10 @@ def test_a_learner_starts_fails_and_passes(clone):
     mine.write_text("def rmsnorm_backward(dout, cache):\n    pass\nraise NotImplementedError\n", "utf-8")
     code, said = lessons_check("03")
     assert code == 1 and "outside of any function" in said and "Traceback" not in said
+    mine.write_text("import sys\nsys.exit(0)\n", "utf-8")
+    assert lessons_check("03")[0] == 1
     mine.write_text("from ministem.model import rmsnorm_backward\n", "utf-8")
-    code, said = lessons_check("03")
+    code, said = lessons_check("3")
     assert code == 0 and "testing my/ex03.py" in said and "All is well." in said
     assert "dout * g" in lessons_check("03", "--hint", "2")[1]
     assert lessons_check("77")[0] == 2
