@@ -32,6 +32,9 @@ TASKS = [
             "a block is compared with itself alone: most pairs are in two different blocks": mutant(
                 angular_spread, "@ n[i:].T", "@ n[i : i + B].T"
             ),
+            "each pair is counted twice: p95 and median don't mind, but counts do": mutant(
+                angular_spread, "cos[above].clip", "np.repeat(cos[above], 2).clip"
+            ),
             "the sign is dropped too early: p95 is of |cos|, but median and counts are of cos": mutant(
                 angular_spread, "cos[above].clip", "abs(cos[above]).clip"
             ),

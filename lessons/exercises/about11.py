@@ -28,6 +28,8 @@ def what_positions_read(batch):
     """-> [(B,T,·)], block[slot] of each table; zeros where a slot points outside of its block"""
     read = []
     for name, block in batch.blocks.items():
+        if block.ndim != 2:
+            raise ValueError(f"block of {name} has shape {block.shape}, expected (U,·): row j for rows[j]")
         slot = np.asarray(batch.slots[name])
         inside = (slot >= 0) & (slot < len(block))
         read.append(np.where(inside[..., None], block[np.where(inside, slot, 0)], 0))
