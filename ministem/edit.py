@@ -164,8 +164,8 @@ def recipe(how, n_old, new, tokenizer):
     subset      of a longer name, the tokens with the longest spelling, in their order; else as align-end.
                 (The paper keeps "the most representative" tokens and names no rule)
     average     each token reads the mean of all rows
-    auto        subset: of 400 pairs with names of 2 to 5 tokens it changed 69 % of the answers, align-end 67,
-                copy 66, pad 63, average 37 (results/edit_names.json; three seeds, each moves these by 3)"""
+    auto        subset: of 400 pairs with names of 2 to 5 tokens it changed 69 % of the answers, align-end 68,
+                copy 66, pad 64, average 38 (results/edit_names.json: means of three seeds, up to 10 apart)"""
     n = len(new)
     if how not in HOW:
         raise ValueError(f"no way {how!r} to handle names: choose from {', '.join(HOW)}")

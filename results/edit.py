@@ -115,9 +115,9 @@ def names(args):
                 kind: measure.edit_rates(run, some, corpus.questions, how, write=kind == "row_edit")
                 for kind, some in dict(override=pairs, row_edit=pairs[: args.pairs // 5]).items()
             }
-        # where lengths are equal, align-end is then the other prompt: what the model can do at best
+        # where lengths are equal, this is then the other prompt: what the model can do at best
         whole = measure.edit_rates(run, pairs, corpus.questions, layers=["embed", *run.config.stem_layers])
-        found["align-end, with the token embedding"] = whole
+        found["auto, with the token embedding"] = whole
         seeds.append(found)
         print(json.dumps(found), flush=True)
     return dict(settings=settings, pairs=args.pairs, seeds=seeds)
