@@ -26,7 +26,7 @@ import numpy as np
 from .model import initial_rows, shapes
 from .tables import CHUNK, Tables
 
-PIECE = 1 << 14  # bytes written at a time
+PIECE = 1 << 12  # bytes written at a time
 
 
 class OnDisk(Tables):
@@ -88,22 +88,23 @@ class DiskTables(OnDisk):
 
     def write(self, name, rows, values):
         self.make(name, rows)  # the rows around them
-        starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1).tolist()
-        for i, j in zip(starts, [*starts[1:], len(rows)], strict=True):  # neighbours in one go
-            self.put(name, int(rows[i]), values[i:j])
+        data, size = memoryview(np.ascontiguousarray(values, "float32")).cast("B"), 4 * values.shape[1]
+        starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
+        stops = np.append(starts[1:], len(rows))
+        for i, j, row in zip(starts.tolist(), stops.tolist(), rows[starts].tolist(), strict=True):
+            self.put(name, row * size, data[i * size : j * size])  # neighbours in one go
         self.changed[name][rows] = True
 
-    def put(self, name, row, values):
-        """Write values (n,·) into row .. row+n-1 of the file.
+    def put(self, name, place, data):
+        """Write bytes at a place of the file.
 
         Not by storing into a mapping of it: there a full disk ends the program without a word (SIGBUS), here
         it raises OSError. And in small PIECES: Linux keeps in memory as one unit what is written at once, and
-        the larger that is, the longer it takes to change a row of it (1.5 MB: 13 us, 16 KB: 4 us)."""
-        data = memoryview(np.ascontiguousarray(values, "float32")).cast("B")
-        place = row * len(data) // len(values)
+        the larger that is, the longer it takes to change a row of it (1.5 MB: 13 us, 16 KB: 3.4, a page: 3.0)."""
+        file = self.files[name].fileno()
         try:
             while data:
-                n = os.pwrite(self.files[name].fileno(), data[:PIECE], place)
+                n = os.pwrite(file, data[:PIECE], place)
                 data, place = data[n:], place + n
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.folder)) from None
@@ -115,7 +116,8 @@ class DiskTables(OnDisk):
             return  # what a file has never been given reads as zeros
         with self.lock:  # the optimizer writes from several threads
             for chunk in np.unique(chunks[~made[chunks]]).tolist():
-                self.put(name, chunk * CHUNK, self.initial(name, chunk * CHUNK))
+                drawn = memoryview(self.initial(name, chunk * CHUNK)).cast("B")
+                self.put(name, chunk * CHUNK * 4 * self.shape(name)[1], drawn)
                 made[chunk] = True
 
     def written(self, name):
