@@ -6,6 +6,7 @@ would be measured in different weather. Of several rounds the median counts.
 """
 
 import argparse
+import datetime
 import json
 import os
 import platform
@@ -206,4 +207,6 @@ def machine(threads, *packages):
 def write_json(args, about, **found):
     if args.json:
         command = " ".join(["python", "benchmarks/" + os.path.basename(sys.argv[0]), *sys.argv[1:]])
-        Path(args.json).write_text(json.dumps(dict(command=command, **about, **found), indent=1) + "\n")
+        machine = {name: about.pop(name) for name in ("cpu", "cores", "threads")}
+        about = dict(command=command, date=datetime.date.today().isoformat(), **machine, versions=about)
+        Path(args.json).write_text(json.dumps(about | found, indent=1) + "\n")
