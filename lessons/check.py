@@ -37,18 +37,18 @@ MY = ROOT / "my"
 class Task:
     """One function that the learner writes."""
 
-    library: Callable  # the solution; the learner's function has its name and signature
+    solution: Callable  # a function of the library; the learner's function has its name and signature
     results: tuple[str, ...]  # names of what it returns, in order: ("dx", "dg"); of a forward pass ("out",);
     # of a function that returns nothing, the arguments that it changes
     args: Callable  # rng -> a dict of arguments: of `forward` if there is one, else of the function itself
-    forward: Callable | None = None  # library's function is its backward: (dout, cache) -> gradients
+    forward: Callable | None = None  # the solution is its backward: (dout, cache) -> gradients
     mutants: dict = field(default_factory=dict)  # the sentence that names a mistake -> a function with it
     name: str | None = None  # of the learner's function, if it is not the library function's
     look: Callable | None = None  # (arguments after the call, what came back) -> the arrays to compare,
     # where what comes back is something else, or what happened to the arguments counts as well
 
     def __post_init__(self):
-        self.name = self.name or self.library.__name__
+        self.name = self.name or self.solution.__name__
 
 
 def slopes(f, x, h=1e-6):
@@ -139,7 +139,7 @@ def check(task, function):
         look = task.look(tuple(given.values()), returned) if task.look else returned
         return arrays(look, task.results)
 
-    want, got = call(task.library), call(function)
+    want, got = call(task.solution), call(function)
     if isinstance(got, str):
         return [got], False
     lines, wide = [], max(map(len, task.results))
@@ -189,8 +189,8 @@ def hint(about, lesson, n):
     if n > len(about.HINTS):
         places = []
         for task in about.TASKS:
-            file = Path(inspect.getsourcefile(task.library)).relative_to(ROOT)
-            places.append(f"{file}:{inspect.getsourcelines(task.library)[1]} has {task.library.__name__}.")
+            file = Path(inspect.getsourcefile(task.solution)).relative_to(ROOT)
+            places.append(f"{file}:{inspect.getsourcelines(task.solution)[1]} has {task.solution.__name__}.")
         return "\n".join(dict.fromkeys(places))
     more = "the next" if n < len(about.HINTS) else "the place of the answer"
     return f"{about.HINTS[n - 1]}\n({more}: python -m lessons.check {lesson} --hint {n + 1})"

@@ -263,7 +263,7 @@ def test_a_state_that_is_not_the_steps_own_is_refused(tmp_path, damage):
     """... even if it is signed."""
     make_run(tmp_path / "run", (1,))
     signed(tmp_path / "run" / "step-000001", **damage)
-    with pytest.raises(checkpoint.Damaged, match="state.json is "):
+    with pytest.raises(checkpoint.Damaged, match="state.json is not of this step"):
         load_checkpoint(tmp_path / "run", CPU)
 
 

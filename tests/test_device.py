@@ -523,7 +523,7 @@ def test_too_little_memory_in_the_midst_of_training_is_one_line(gpu, command, tm
     monkeypatch.setattr(optim, "cosine_schedule", shrink)
     args = ["--data", "fox.txt", *TINY, "--steps", 6, "--eval-every", 2, "--device", "gpu", "--out", "run"]
     err = command("train", *args, code=2).err.splitlines()[-1]
-    assert "not enough memory (Out of memory allocating" in err and "--batch" in err
+    assert "not enough memory (Out of memory allocating" in err and "--batch or the text smaller" in err
     assert (tmp_path / "run" / "step-000002").is_dir() and not (tmp_path / "run" / "step-000004").exists()
 
 

@@ -26,14 +26,14 @@ def ids(case):
 @pytest.mark.parametrize("number, task", TASKS, ids=ids)
 def test_the_stub_is_still_to_be_written(number, task):
     stub = getattr(check.load(check.ROOT / f"lessons/exercises/ex{number}.py"), task.name)
-    assert inspect.signature(stub) == inspect.signature(task.library)
+    assert inspect.signature(stub) == inspect.signature(task.solution)
     with pytest.raises(NotImplementedError, match=f"lesson {number}"):
         check.check(task, stub)
 
 
 @pytest.mark.parametrize("number, task", TASKS, ids=ids)
 def test_the_library_passes(number, task):
-    lines, good = check.check(task, task.library)
+    lines, good = check.check(task, task.solution)
     assert good, lines
 
 
@@ -57,7 +57,7 @@ def test_another_mistake_is_shown_by_its_worst_entry():
     [task] = EXERCISES["03"].TASKS
 
     def off(dout, cache):
-        dx, dg = task.library(dout, cache)
+        dx, dg = task.solution(dout, cache)
         dx[1, 2, 0] += 7
         return dx, dg * np.nan
 
@@ -82,7 +82,7 @@ def test_what_would_break_the_model_is_not_well():
     [task] = EXERCISES["03"].TASKS
 
     def in_place(dout, cache):
-        grads = task.library(dout, cache)
+        grads = task.solution(dout, cache)
         dout *= 2
         return grads
 
@@ -90,7 +90,7 @@ def test_what_would_break_the_model_is_not_well():
     assert not good and "writes into dout or the cache" in lines[0]
 
     def imaginary(dout, cache):
-        dx, dg = task.library(dout, cache)
+        dx, dg = task.solution(dout, cache)
         return dx + 1j, dg
 
     lines, good = check.check(task, imaginary)

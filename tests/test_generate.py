@@ -12,7 +12,7 @@ CONFIG = Config(31, dim=16, n_layers=2, n_heads=4, n_kv_heads=2, ffn_dim=20, con
 
 
 def model():
-    params, tables = init_params(CONFIG, 0)
+    params, tables = init_params(CONFIG, 1)
     params["head"] *= 50  # an opinionated model: chances far from equal
     tables["layers.0.table"][...] *= 50
     return params, tables
@@ -30,7 +30,7 @@ def test_cached_and_recomputed_texts_are_the_same(options, prompt):
         texts = [list(generate(params, tables, CONFIG, prompt, 30, seed=seed, cached=cached, **options))
                  for cached in (True, False)]  # fmt: skip
         assert texts[0] == texts[1] and len(texts[0]) == 30
-        assert len(set(texts[0])) > 2  # not a loop that any model would give
+        assert len(set(texts[0])) > 3  # not a loop that any model would give
 
 
 def test_seeds():

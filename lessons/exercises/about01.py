@@ -18,7 +18,7 @@ def predict():
 
 TASKS = [
     Task(
-        library=predict,
+        solution=predict,
         args=lambda rng: {},
         results=("all", "before", "last", "embed"),
         mutants={

@@ -31,7 +31,7 @@ def last_text_only(values, slot, n_rows):
 
 TASKS = [
     Task(
-        library=sum_rows,
+        solution=sum_rows,
         args=args,
         results=("out",),
         mutants={

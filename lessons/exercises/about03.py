@@ -11,7 +11,7 @@ def args(rng):
 
 TASKS = [
     Task(
-        library=rmsnorm_backward,
+        solution=rmsnorm_backward,
         forward=rmsnorm_forward,
         args=args,
         results=("dx", "dg"),

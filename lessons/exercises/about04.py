@@ -25,7 +25,7 @@ AFTER = "p /= row_sum(p); p.reshape(B, K, -1, T, T)[...] *= mask == 0"
 
 TASKS = [
     Task(
-        library=attention_forward,
+        solution=attention_forward,
         args=args,
         results=("out",),
         mutants={
@@ -41,7 +41,7 @@ TASKS = [
         },
     ),
     Task(
-        library=attention_backward,
+        solution=attention_backward,
         forward=attention_forward,
         args=args,
         results=("dx", "dwqkv", "dwo"),

@@ -20,7 +20,7 @@ TURNED = DGATE + "; dw_gate = dw_gate.T"
 
 TASKS = [
     Task(
-        library=dense_ffn_backward,
+        solution=dense_ffn_backward,
         forward=dense_ffn_forward,
         args=args,
         results=("dx", "dw_gate", "dw_up", "dw_down"),

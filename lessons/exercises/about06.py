@@ -27,7 +27,7 @@ def gate(da):
 
 TASKS = [
     Task(
-        library=stem_ffn_backward,
+        solution=stem_ffn_backward,
         forward=stem_ffn_forward,
         args=args,
         results=("dx", "dw_gate", "dblock", "dw_down"),

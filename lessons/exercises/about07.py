@@ -14,7 +14,7 @@ def args(rng):
 decay_line = "p *= 1 - lr * decay"
 TASKS = [
     Task(
-        library=adamw,
+        solution=adamw,
         args=args,
         results=("p", "m", "v"),
         mutants={

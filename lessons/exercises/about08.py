@@ -49,7 +49,7 @@ summed = "sum_rows(dout, batch.slots[\"embed\"], len(batch.rows))"
 TASKS = [
     Task(
         name="adam_rows",
-        library=dense_adam,
+        solution=dense_adam,
         args=lambda rng: args(rng, distinct=7),
         results=("table", "m", "v"),
         mutants={
@@ -68,7 +68,7 @@ TASKS = [
     ),
     Task(
         name="adam_rows",
-        library=adam_rows,
+        solution=adam_rows,
         args=lambda rng: args(rng, distinct=4),
         results=("table", "m", "v"),
         mutants={

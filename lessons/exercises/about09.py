@@ -15,7 +15,7 @@ def args(rng):
 
 TASKS = [
     Task(
-        library=gate_ffn_forward,
+        solution=gate_ffn_forward,
         args=args,
         results=("out",),
         mutants={
@@ -31,7 +31,7 @@ TASKS = [
         },
     ),
     Task(
-        library=gate_ffn_backward,
+        solution=gate_ffn_backward,
         forward=gate_ffn_forward,
         args=args,
         results=("dx", "dblock", "dw_up", "dw_down"),

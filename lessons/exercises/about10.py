@@ -15,7 +15,7 @@ def args(rng):
 NORMALISE = "n = vectors[length[:, 0] > 0] / length[length[:, 0] > 0]"
 TASKS = [
     Task(
-        library=angular_spread,
+        solution=angular_spread,
         args=args,
         look=lambda given, spread: tuple(np.asarray(spread[name]) for name in ("p95", "median", "counts")),
         results=("p95", "median", "counts"),

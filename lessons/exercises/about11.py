@@ -46,7 +46,7 @@ def look(given, batch):
 UNIQUE = "rows, slot = np.unique(ids, return_inverse=True)"
 TASKS = [
     Task(
-        library=Tables.fetch,
+        solution=Tables.fetch,
         args=args,
         look=look,
         results=("rows (-1: none)", "embed[ids]", "table[ids]", "bytes read"),

@@ -43,7 +43,7 @@ def look(given, new):
 COPY = "slot = slots[name].copy()"
 TASKS = [
     Task(
-        library=recipe,
+        solution=recipe,
         args=copy_args,
         look=weights,
         results=("rows that `copy` reads",),
@@ -57,7 +57,7 @@ TASKS = [
         },
     ),
     Task(
-        library=recipe,
+        solution=recipe,
         args=average_args,
         look=weights,
         results=("rows that `average` reads",),
@@ -71,7 +71,7 @@ TASKS = [
         },
     ),
     Task(
-        library=override,
+        solution=override,
         args=args,
         look=look,
         results=("embed", "layer 0", "layer 2", "the old batch", "the tables"),
