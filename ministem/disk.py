@@ -100,7 +100,7 @@ class DiskTables(OnDisk):
 
         Not by storing into a mapping of it: there a full disk ends the program without a word (SIGBUS), here
         it raises OSError. And in small PIECES: Linux keeps in memory as one unit what is written at once, and
-        the larger that is, the longer it takes to change a row of it (1.5 MB: 13 us, a page: 3)."""
+        the larger that is, the longer it takes to change a row of it."""
         file = self.files[name].fileno()
         try:
             while data:
