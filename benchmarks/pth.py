@@ -14,9 +14,14 @@ import argparse
 import sys
 from pathlib import Path
 
-import torch
-from safetensors.torch import load_file, save_file
-from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
+try:
+    import torch
+    from safetensors.torch import load_file, save_file
+    from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
+except ModuleNotFoundError as error:  # --help works without
+    missing = error.name
+else:
+    missing = None
 
 BACKBONE = "lm_transformer."
 
@@ -75,6 +80,8 @@ if __name__ == "__main__":
     parser.add_argument("--shards", type=int, default=1, help="as many as stem_parallel_size (default: 1)")
     parser.add_argument("--back", action="store_true")
     args = parser.parse_args()
+    if missing:
+        fail(f"this needs {missing}, which is not installed: pip install torch safetensors")
     if args.shards < 1:
         fail("--shards must be at least 1")
     if not (args.folder / "params.json").exists():

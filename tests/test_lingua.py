@@ -4,6 +4,7 @@ import itertools
 import json
 import runpy
 import shutil
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -202,6 +203,15 @@ def test_the_official_tokenizer_class_with_our_pattern_gives_our_ids(tmp_path):
     text = TEXT + "South Africa and in South Africa's <|endoftext|>"
     assert theirs.encode_ordinary(text) == run.tokenizer.encode(text)
     assert theirs.n_vocab == run.config.vocab_size
+
+
+def test_without_pytorch_there_is_one_line_and_help(tmp_path):
+    """In a Python that finds no torch: -I -S leaves all that is installed out."""
+    for args, code in (["--help"], 0), ([str(tmp_path)], 2):
+        command = [sys.executable, "-I", "-S", str(PTH), *args]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+    assert done.stderr.count("\n") == 1 and "pip install torch safetensors" in done.stderr
 
 
 def test_the_pth_files_are_what_the_official_loaders_expect_and_come_back_the_same(tmp_path, capsys):
