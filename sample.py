@@ -15,7 +15,7 @@ The text goes to stdout, everything else to stderr.
 import argparse
 import sys
 
-from ministem.cli import say, uninterrupted, user_errors
+from ministem.cli import as_command, say, uninterrupted, user_errors
 from train import number, whole
 
 HOW = ("auto", "one-to-one", "align-end", "copy", "pad", "subset", "average")  # edit.HOW: --help is at once
@@ -181,4 +181,4 @@ def read_prompt(prompt):
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

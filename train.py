@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ministem.cli import fail, say, uninterrupted, user_errors
+from ministem.cli import as_command, fail, say, uninterrupted, user_errors
 
 DEFAULTS = dict(
     data="atlas", out=None, tokenizer="bpe", vocab_size=2048, seed=0,
@@ -549,4 +549,4 @@ def show_sample(run, corpus, seed):
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -24,6 +24,16 @@ def fail(message):
     sys.exit(2)
 
 
+def as_command(main):
+    """main as a whole command: Ctrl-C, wherever it strikes, ends it with exit code 130 and no traceback."""
+    try:
+        main()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: there is nothing left to stop
+    except KeyboardInterrupt:
+        say()
+        sys.exit(130)
+
+
 @contextlib.contextmanager
 def uninterrupted():
     """Inside, Ctrl-C waits for the end. For imports: code made by Cython swallows what is raised in it."""
@@ -48,9 +58,6 @@ def user_errors(*kinds):
     except BrokenPipeError:  # `| head -1`: nobody reads any more, and that is fine
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except KeyboardInterrupt:
-        say()
-        sys.exit(130)
     except MemoryError as error:  # NumPy and CuPy say how much was asked for
         how_much = f" ({' '.join(str(error).split())})" if str(error) else ""
         which = "--dim, --layers, --ffn-dim, --vocab-size, --context, --batch or the text"

@@ -210,4 +210,6 @@ def print_moved(args):
 
 
 if __name__ == "__main__":
-    main()
+    from .cli import as_command
+
+    as_command(main)

@@ -274,4 +274,6 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    from .cli import as_command
+
+    as_command(main)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import namedtuple
 from pathlib import Path
 
@@ -96,8 +97,12 @@ def serve():
         job = json.loads(line)
         child = os.fork()
         if not child:
-            with contextlib.suppress(BaseException):
+            try:
                 be(job, mains)
+            except KeyboardInterrupt:  # came before the command had begun or when it had already ended
+                os._exit(130)
+            except BaseException:
+                traceback.print_exc()
             os._exit(70)
         ended, signals = (0, 0, None), sorted(job["signals"])
         clock = ~child << 3 | 2  # Linux's number of the clock that shows the CPU time of a process
@@ -115,7 +120,8 @@ def serve():
 def be(job, mains):
     """The child: become the command, and end as an interpreter would."""
     import resource
-    import traceback
+
+    from ministem.cli import as_command
 
     for fd, name, flags in ((0, "in", os.O_RDONLY), (1, "out", 0o1101), (2, "err", 0o1101)):
         os.dup2(os.open(os.path.join(job["streams"], name), flags, 0o666), fd)
@@ -142,14 +148,10 @@ def be(job, mains):
                     os.kill(os.getpid(), signal.SIGKILL)
 
         sys.addaudithook(die)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     code = 0
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    except KeyboardInterrupt:  # came before the command
-        os._exit(130)
-    try:
-        mains[job["script"]]()
-        sys.stdout.flush()
+        as_command(mains[job["script"]])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:

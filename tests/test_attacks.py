@@ -319,11 +319,24 @@ CTRL_C_IN_CYTHON = """if True:  # Ctrl-C while numpy.random registers a class, w
         return register(*args)
     abc.ABCMeta.register = interrupted
     import sample
-    sample.main()"""
+    from ministem.cli import as_command
+    as_command(sample.main)"""
+CTRL_C_BETWEEN = """if True:  # Ctrl-C when user_errors, which makes one line of an error, has just been left
+    import contextlib, os, runpy, signal, sys
+    sys.argv[0] = "sample.py"
+    leave = contextlib._GeneratorContextManager.__exit__
+    def interrupted(self, *error):
+        code = self.gen.gi_code
+        leave(self, *error)
+        if code.co_name == "user_errors":
+            os.kill(os.getpid(), signal.SIGINT)
+    contextlib._GeneratorContextManager.__exit__ = interrupted
+    runpy.run_path(os.environ["PYTHONPATH"] + "/sample.py", run_name="__main__")"""
 
 
-def test_ctrl_c_while_numpy_is_imported_is_not_lost(whole):
-    line = [sys.executable, "-c", CTRL_C_IN_CYTHON, "--run", "run", "--tokens", "3"]
+@pytest.mark.parametrize("code", [CTRL_C_IN_CYTHON, CTRL_C_BETWEEN], ids=["in an import", "at the end"])
+def test_ctrl_c_is_not_lost_and_never_a_traceback(whole, code):
+    line = [sys.executable, "-c", code, "--run", "run", "--tokens", "3"]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(line, cwd=whole[0], env=env, capture_output=True, text=True)
     assert done.returncode == 130 and "Traceback" not in done.stderr, done
