@@ -178,7 +178,7 @@ def train(args, run, corpus, like):
     """The training loop, from run.step to args.steps."""
     import numpy as np
 
-    from ministem import backend, checkpoint, data, edit, measure
+    from ministem import backend, checkpoint, data, edit, files, measure
     from ministem.model import loss_and_grads
     from ministem.optim import AdamW, cosine_schedule
 
@@ -265,7 +265,8 @@ def train(args, run, corpus, like):
                         V=config.vocab_size, **metrics
                     )
                 )
-                with user_errors(), open(run.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+                log = run.folder / "metrics.jsonl"
+                with user_errors(), files.named(log), open(log, "a", encoding="utf-8") as file:
                     file.write(json.dumps(metrics) + "\n")
                     file.flush()
                     os.fsync(file.fileno())

@@ -271,7 +271,7 @@ def save_npy(path, dtype, shape, pieces):
     from numpy.lib import format
 
     about = dict(descr=format.dtype_to_descr(np.dtype(dtype)), fortran_order=False, shape=shape)
-    with open(path, "wb") as file:
+    with files.named(path), open(path, "wb") as file:
         format.write_array_header_1_0(file, about)
         for piece in pieces:
             file.write(np.ascontiguousarray(piece, dtype))

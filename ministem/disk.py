@@ -4,9 +4,9 @@ Two kinds of Tables (tables.py), for the two things that are done with a model:
 
 DiskTables   are trained. Their files are as long as the tables and empty at first: a file system gives room
              only to what is written. A new table is never written out: the CHUNK around a row is drawn
-             (model.initial_rows) when the row is read for the first time. Rows are read through np.memmap
-             and written by os.pwrite. The files have no names, so whatever ends the program, the system
-             clears them away; what is kept is in checkpoints.
+             (model.initial_rows) when the row is read for the first time. Rows are read and written through
+             np.memmap. The files have no names, so whatever ends the program, the system clears them away;
+             what is kept is in checkpoints.
 SavedTables  are those of a checkpoint, and hold the rows that training has written, one after the other.
              All others are still what they were drawn as, and are drawn again. Rows can be changed (edit.py),
              but only in memory: the checkpoint stays as it is.
@@ -23,10 +23,9 @@ import weakref
 
 import numpy as np
 
+from . import files
 from .model import initial_rows, shapes
 from .tables import CHUNK, Tables
-
-PIECE = 1 << 12  # bytes written at a time
 
 
 class OnDisk(Tables):
@@ -60,77 +59,90 @@ class OnDisk(Tables):
 
 
 class DiskTables(OnDisk):
-    """Tables in files without a name, in a folder of the file system that is to hold them."""
+    """Tables in files without a name, in a folder of the file system that is to hold them.
+
+    Rows that training has written lie in a file of their own, in the order in which they were first written:
+    those that every batch has are then neighbours, and few pages of the file change in a step."""
 
     def __init__(self, folder, config, seed=None):
-        self.folder, self.files, self.lock = folder, {}, threading.Lock()
-        arrays, self.made, self.changed = {}, {}, {}
-        for name, (V, width) in shapes(config)[1].items():
-            self.files[name] = file = tempfile.TemporaryFile(dir=folder, buffering=0)
+        self.folder, self.lock, self.files = folder, threading.Lock(), {}
+        sizes = shapes(config)[1]
+        super().__init__(config, seed, {name: self.map(name, size) for name, size in sizes.items()})
+        self.slot = {name: np.full(V, -1, "int32") for name, (V, _) in sizes.items()}  # of a row; -1: none
+        self.filled = dict.fromkeys(sizes, 0)  # how many slots have a row
+        self.room = dict.fromkeys(sizes, 0)  # how many there is room for
+        if seed is not None:  # rows as they are drawn, in the order of the table; of which CHUNKs
+            self.new = {name: self.map("new " + name, size) for name, size in sizes.items()}
+            self.made = {name: np.zeros(-(-V // CHUNK), bool) for name, (V, _) in sizes.items()}
+
+    def map(self, name, shape):
+        """A new file, as long as needed and without any room yet -> its memory map"""
+        with files.named(self.folder):
+            self.files[name] = file = tempfile.TemporaryFile(dir=self.folder, buffering=0)
             weakref.finalize(self, file.close)
-            file.truncate(4 * V * width)
-            table = np.memmap(file, "float32", "r", shape=(V, width))
-            if hasattr(mmap, "MADV_RANDOM"):  # or the system reads megabytes around each row
-                table.base.madvise(mmap.MADV_RANDOM)
-            arrays[name] = table.view(np.ndarray)
-            self.made[name] = np.zeros(-(-V // CHUNK), bool)  # which CHUNKs have been drawn
-            self.changed[name] = np.zeros(V, bool)  # which rows have been written since
-        super().__init__(config, seed, arrays)
+            file.truncate(4 * shape[0] * shape[1])
+            array = np.memmap(file, "float32", "r+", shape=shape)
+        if hasattr(mmap, "MADV_RANDOM"):  # or the system reads megabytes around each row
+            array.base.madvise(mmap.MADV_RANDOM)
+        return array.view(np.ndarray)
+
+    def extend(self, name, start, rows):
+        """Write rows where a file has none yet, from its row `start` on.
+
+        Not by storing into its map: there a full disk ends the program without a word (SIGBUS), and here it
+        raises OSError. Once there is room for a row, it may be changed through the map."""
+        file, data = self.files[name].fileno(), memoryview(rows).cast("B")
+        with files.named(self.folder):
+            os.lseek(file, start * rows[0].nbytes, os.SEEK_SET)
+            while data:
+                data = data[os.write(file, data) :]
 
     def read(self, name, rows):
+        slots, out = self.slot[name][rows], np.zeros((len(rows), self.shape(name)[1]), "float32")
+        there = slots >= 0
+        out[there] = self.arrays[name][slots[there]]
         if self.seed is not None:
-            self.make(name, rows)
-            return super().read(name, rows)
-        there = self.changed[name][rows]  # the rest is zero: no need to look for it in the file
-        out = np.zeros((len(rows), self.shape(name)[1]), "float32")
-        out[there] = self.arrays[name][rows[there]]
+            fresh = rows[~there]
+            self.make(name, fresh)
+            out[~there] = self.new[name][fresh]
         return out
 
     def write(self, name, rows, values):
-        self.make(name, rows)  # the rows around them
-        data, size = memoryview(np.ascontiguousarray(values, "float32")).cast("B"), 4 * values.shape[1]
-        starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
-        stops = np.append(starts[1:], len(rows))
-        for i, j, row in zip(starts.tolist(), stops.tolist(), rows[starts].tolist(), strict=True):
-            self.put(name, row * size, data[i * size : j * size])  # neighbours in one go
-        self.changed[name][rows] = True
-
-    def put(self, name, place, data):
-        """Write bytes at a place of the file.
-
-        Not by storing into a mapping of it: there a full disk ends the program without a word (SIGBUS), here
-        it raises OSError. And in small PIECES: Linux keeps in memory as one unit what is written at once, and
-        the larger that is, the longer it takes to change a row of it."""
-        file = self.files[name].fileno()
-        try:
-            while data:
-                n = os.pwrite(file, data[:PIECE], place)
-                data, place = data[n:], place + n
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self.folder)) from None
+        with self.lock:  # the optimizer writes from several threads
+            slot, n = self.slot[name], self.filled[name]
+            first = rows[slot[rows] < 0]
+            need = n + len(first)
+            while need > self.room[name]:
+                some = min(CHUNK, len(slot) - self.room[name])
+                self.extend(name, self.room[name], np.zeros((some, values.shape[1]), "float32"))
+                self.room[name] += some
+            slot[first] = np.arange(n, need)
+            self.filled[name] = need
+        self.arrays[name][slot[rows]] = values
 
     def make(self, name, rows):
         """Draw the CHUNKs in which these rows are, as far as that has not been done."""
         made, chunks = self.made[name], rows // CHUNK
-        if self.seed is None or made[chunks].all():
-            return  # what a file has never been given reads as zeros
-        with self.lock:  # the optimizer writes from several threads
+        if made[chunks].all():
+            return
+        with self.lock:
             for chunk in np.unique(chunks[~made[chunks]]).tolist():
-                drawn = memoryview(self.initial(name, chunk * CHUNK)).cast("B")
-                self.put(name, chunk * CHUNK * 4 * self.shape(name)[1], drawn)
+                self.extend("new " + name, chunk * CHUNK, self.initial(name, chunk * CHUNK))
                 made[chunk] = True
 
     def written(self, name):
         """-> (R,): the rows that have been written, sorted. All others are what they were drawn as."""
-        return np.flatnonzero(self.changed[name])
+        return np.flatnonzero(self.slot[name] >= 0)
 
     def zeros(self):
         return DiskTables(self.folder, self.config)
 
     def parts(self, name):
         for start in range(0, self.shape(name)[0], CHUNK):  # what nobody has read yet is drawn, not made
-            unmade = self.seed is not None and not self.made[name][start // CHUNK]
-            yield start, self.initial(name, start) if unmade else self.arrays[name][start : start + CHUNK]
+            slots = self.slot[name][start : start + CHUNK]
+            part = self.initial(name, start)
+            part[slots >= 0] = self.arrays[name][slots[slots >= 0]]
+            yield start, part
 
     def take(self, tables):
         """Write into these the rows of other Tables, on disk or not, that may differ from untrained ones."""

@@ -1,5 +1,6 @@
 """Files that are whole or absent, whatever happens while they are written."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -27,6 +28,17 @@ def sync(path):
     """Make sure that a file, or the list of names in a folder, has reached the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with named(path):
+            os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def named(path):
+    """Inside, an OSError that says of no file where it happened says that it was this one."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise

@@ -179,8 +179,10 @@ def test_the_files_have_no_names_and_room_only_for_what_was_touched(tmp_path):
     rows = np.array([3, 150_000])
     moments.write("layers.0.table", rows, tables.read("layers.0.table", rows))
     assert list(tmp_path.iterdir()) == []
-    for kept, most in ((tables, 2 * CHUNK * 4096 + 65_536), (moments, 65_536)):
-        assert 0 < 512 * os.fstat(kept.files["layers.0.table"].fileno()).st_blocks <= most
+    found = [kept.files[name] for kept, name in ((tables, "new layers.0.table"), (moments, "layers.0.table"))]
+    for file, chunks in zip(found, (2, 1), strict=True):
+        room = 512 * os.fstat(file.fileno()).st_blocks
+        assert 0 < room <= chunks * CHUNK * 4096 + 65_536
 
 
 def test_nothing_reads_a_whole_table_into_memory(tmp_path, tokenizer):
@@ -327,26 +329,39 @@ def test_a_failure_while_saving_leaves_the_old_checkpoint_and_no_rubbish(both, m
     assert sorted(os.listdir(run.folder)) == before
 
 
-def test_a_full_disk_is_an_error_that_names_the_folder(tmp_path, monkeypatch):
-    tables, pwrite, room = DiskTables(tmp_path, new_config(), SEED), os.pwrite, [70_000]
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a file that is always full")
+def test_a_full_disk_while_saving_is_an_error_that_names_the_file():
+    with pytest.raises(OSError, match="No space left on device") as error:
+        checkpoint.save_npy("/dev/full", "float32", (3,), [np.zeros(3)])
+    assert error.value.filename == "/dev/full"
 
-    def nearly_full(handle, data, place):
+
+def test_a_full_disk_is_an_error_that_names_the_folder(tmp_path, monkeypatch):
+    tables, write_some, room = DiskTables(tmp_path, new_config(), SEED), os.write, [70_000]
+
+    def nearly_full(handle, data):
         n = min(len(data), room[0], 9_999)  # and what is long goes in several pieces
         room[0] -= n
         if not n:
             raise OSError(28, "No space left on device")
-        return pwrite(handle, data[:n], place)
+        return write_some(handle, data[:n])
 
-    monkeypatch.setattr(os, "pwrite", nearly_full)
-    for _ in range(2):  # and again: what was not written must not count as made
+    monkeypatch.setattr(os, "write", nearly_full)
+    for _ in range(2):  # and again: what there was no room for must not count as made
         with pytest.raises(OSError, match="No space left on device") as error:
             tables.fetch([[1]])
         assert error.value.filename == str(tmp_path)
-    room[0] = 10**9
-    rows = np.array([1, 2, 3, 2000])
-    ram = init_params(new_config(), SEED)[1]
+    rows, ram = np.array([1, 2, 3, 2000]), init_params(new_config(), SEED)[1]
+    room[0] = 40_000  # enough to draw rows, not enough to keep others
+    values = tables.read("embed", rows) + 1
+    with pytest.raises(OSError, match="No space left on device"):
+        tables.write("embed", rows, values)
+    assert tables.read("embed", rows).tobytes() == ram.read("embed", rows).tobytes()
+    assert not len(tables.written("embed"))
+    many, room[0] = np.arange(1, 1500), 10**9
     for t in (tables, ram):
-        t.write("embed", rows, t.read("embed", rows) + 1)
+        t.write("embed", rows, values)
+        t.write("embed", many, t.read("embed", many) * 2)  # old ones, new ones, and more room
     assert whole(tables) == whole(ram)
 
 
