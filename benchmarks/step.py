@@ -225,15 +225,17 @@ def report(size, variant, results, errors):
     return median
 
 
-def check_losses(results):
-    """All sides train the same model, so all of their losses agree, from the first to the last."""
+def check_losses(results, early=6):
+    """All sides train the same model, so their first losses agree. Later ones need not: at this rate, on one
+    batch, what rounding makes different by 1e-7 has grown a thousandfold after ten steps."""
     runs = [(side, r["losses"]) for side, rounds in results.items() for r in rounds]
     runs = [(side, losses) for side, losses in runs if losses[0] is not None]
     if len({side for side, _ in runs}) > 1:
         losses = np.array([losses for _, losses in runs])
-        spread = (np.ptp(losses, axis=0) / losses.mean(0)).max()
-        print(f"largest relative difference between the sides' losses at any step: {spread:.1e}")
-        assert spread < 1e-4, f"the sides do not compute the same thing: {runs}"
+        spread = np.ptp(losses, axis=0) / losses.mean(0)
+        print("largest relative difference between the sides' losses: "
+              f"{spread[:early].max():.1e} in the first {early} steps, {spread.max():.1e} at any")  # fmt: skip
+        assert spread[:early].max() < 1e-5, f"the sides do not compute the same thing: {runs}"
 
 
 def compare_variants(size, medians):

@@ -456,8 +456,9 @@ def trunk_forward(params, config, batch, kv_cache=None):
     block, slot = batch.blocks["embed"], batch.slots["embed"]
     h = block[slot]  # (B,T,C)  the token embedding is one more table
     T, start = slot.shape[1], kv_cache.length if kv_cache else 0
-    rot = rope_rotations(start, T, config.head_dim, config.rope_theta, like=h)
-    mask = causal_mask(T, start + T, like=h)
+    rot = kv_cache.rot if kv_cache else rope_rotations(0, T, config.head_dim, config.rope_theta, like=h)
+    rot = rot[start : start + T]
+    mask = causal_mask(T, start + T, like=h) if T > 1 else 0  # a single query comes after all the keys
     layers = []
     for i in range(config.n_layers):
         extend = kv_cache.extend(i) if kv_cache else None
@@ -529,6 +530,7 @@ class KVCache:
     def __init__(self, config, B, like):
         shape = (config.n_layers, B, config.n_kv_heads, config.context, config.head_dim)
         self.keys, self.values = np.empty_like(like, shape=shape), np.empty_like(like, shape=shape)
+        self.rot = rope_rotations(0, config.context, config.head_dim, config.rope_theta, like)
         self.length = 0  # positions filled; trunk_forward moves it when all layers have added theirs
 
     def extend(self, i):

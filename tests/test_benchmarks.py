@@ -177,3 +177,20 @@ def test_pytorch_takes_the_same_step():
     out = run("step.py", "--size", "tiny", "--sides", "ministem", "torch-sparse", "--variants", "stem",
               "--rounds", 1, "--steps", 2, "--threads", 1)  # fmt: skip
     assert "largest relative difference between the sides' losses" in out
+
+
+def test_a_side_that_computes_something_else_is_found(monkeypatch):
+    """... from its first losses; late ones differ from rounding alone."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import step
+
+    ours = np.linspace(8, 6, 12)
+    for at, by, right in ((7, 1e-3, True), (2, 1e-6, True), (2, 1e-4, False), (5, -2e-5, False)):
+        theirs = ours.copy()
+        theirs[at] *= 1 + by
+        results = {"ministem": [dict(losses=ours)], "torch": [dict(losses=ours), dict(losses=theirs)]}
+        if right:
+            step.check_losses(results)
+        else:
+            with pytest.raises(AssertionError, match="do not compute the same"):
+                step.check_losses(results)
