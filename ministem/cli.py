@@ -1,9 +1,11 @@
 """What train.py and sample.py share: talking to the person in front of the terminal."""
 
+import _thread
 import contextlib
 import os
 import signal
 import sys
+import threading
 
 for name in ("stdin", "stdout", "stderr"):
     if getattr(sys, name) is None:  # closed by the shell: what goes there goes nowhere
@@ -26,12 +28,22 @@ def fail(message):
 
 def as_command(main):
     """main as a whole command: Ctrl-C, wherever it strikes, ends it with exit code 130 and no traceback."""
+    sys.unraisablehook = raised_again
     try:
         main()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: there is nothing left to stop
     except KeyboardInterrupt:
         say()
         sys.exit(130)
+
+
+def raised_again(lost):
+    """Ctrl-C while an object is cleared away: Python would show it and go on. It comes once more, a moment
+    later."""
+    if lost.exc_type is KeyboardInterrupt:
+        threading.Timer(0.01, _thread.interrupt_main).start()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 @contextlib.contextmanager

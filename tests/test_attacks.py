@@ -344,8 +344,17 @@ CTRL_C_BETWEEN = """if True:  # Ctrl-C when user_errors, which makes one line of
     contextlib._GeneratorContextManager.__exit__ = interrupted
     runpy.run_path(os.environ["PYTHONPATH"] + "/sample.py", run_name="__main__")"""
 
+CTRL_C_IN_A_DESTRUCTOR = """if True:
+    import os, signal, time, weakref
+    from ministem.cli import as_command
+    def main():
+        weakref.finalize({1}, os.kill, os.getpid(), signal.SIGINT)  # a set that nobody keeps
+        time.sleep(10)
+    as_command(main)"""
 
-@pytest.mark.parametrize("code", [CTRL_C_IN_CYTHON, CTRL_C_BETWEEN], ids=["in an import", "at the end"])
+
+@pytest.mark.parametrize("code", [CTRL_C_IN_CYTHON, CTRL_C_BETWEEN, CTRL_C_IN_A_DESTRUCTOR],
+                         ids=["in an import", "at the end", "in a destructor"])  # fmt: skip
 def test_ctrl_c_is_not_lost_and_never_a_traceback(whole, code):
     line = [sys.executable, "-c", code, "--run", "run", "--tokens", "3"]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
