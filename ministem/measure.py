@@ -87,6 +87,8 @@ def angular_spread(vectors, B=256):
     1.96 / sqrt(width). The (N,N) matrix of cosines is never whole: B of its rows at a time are counted."""
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     n = vectors[length[:, 0] > 0] / length[length[:, 0] > 0]
+    if len(n) < 2:
+        raise ValueError(f"an angle takes two vectors that are not zero, and {len(vectors)} have {len(n)}")
     fine = np.zeros(20_000, int)  # bins of 0.0001: what quantiles are read from
     for i in range(0, len(n), B):
         cos = n[i : i + B] @ n[i:].T

@@ -45,10 +45,13 @@ class AdamW:
     """AdamW over a params dict and Tables. `lr` may be set anew before each step (see cosine_schedule).
 
     table_lr multiplies the rate of tables; weight decay is for matrices only (not norms, not tables);
-    clip is the largest global norm that all gradients together may have (None: no limit)."""
+    clip is the largest global norm that all gradients together may have (None or 0: no limit). A negative
+    one, which would turn the gradients round, raises ValueError."""
 
     def __init__(self, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, table_lr=1.0, clip=1.0,
                  threads=1):  # fmt: skip
+        if clip is not None and not clip >= 0:
+            raise ValueError(f"clip must be >= 0, got {clip}")
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.table_lr, self.clip, self.threads = table_lr, clip, threads
         self.t = 0  # steps taken

@@ -71,6 +71,12 @@ def test_angular_spread_equals_brute_force_without_zero_rows_or_a_vector_with_it
         assert found["counts"] == np.histogram(cos, 200, (-1, 1))[0].tolist()
 
 
+@pytest.mark.parametrize("vectors", [np.ones((1, 3)), np.zeros((4, 3)), np.eye(2) * [[1], [0]]])
+def test_no_angle_without_two_vectors(vectors):
+    with pytest.raises(ValueError, match="two vectors that are not zero"):
+        measure.angular_spread(vectors)
+
+
 def test_evaluate_is_the_mean_over_all_predictions():
     params, tables = init_params(CONFIG, 0)
     ids = np.random.default_rng(0).integers(0, 31, 40)

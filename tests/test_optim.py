@@ -108,6 +108,12 @@ def test_a_gradient_that_is_not_finite_changes_nothing(bad):
     )
 
 
+@pytest.mark.parametrize("clip", [-1, -1e-9, float("nan")])
+def test_a_limit_that_would_turn_the_gradients_round_is_refused(clip):
+    with pytest.raises(ValueError, match="clip must be >= 0"):
+        AdamW(clip=clip)
+
+
 def test_state_and_load_go_on_exactly():
     def make():
         return {"p": np.ones((3, 2))}, Tables({"t": np.ones((4, 2))}), AdamW(0.1)
