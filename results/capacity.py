@@ -1,8 +1,8 @@
 """How many random facts does a model hold? A world of triples: relation, entity -> value.
 
-    python results/capacity.py rates     the best learning rate, of a dense model and of STEM
-    python results/capacity.py models    recall against steps and training FLOPs, 1,000 entities, 4 relations
-    python results/capacity.py worlds    other worlds: as many facts about fewer entities; fewer, more
+    python results/capacity.py rates     each model's own best learning rate
+    python results/capacity.py models    recall against steps and training FLOPs, 2,000 entities, 4 relations
+    python results/capacity.py worlds    other worlds: fewer entities, more; more facts about each
 
 Every entity, relation and value is one token, every value is drawn at random, so nothing can be guessed:
 log2(100) = 6.6 bits a fact. After its first token a model has to say one fixed token, which is learned at
@@ -12,28 +12,27 @@ the table's row there is the entity's (as in "the capital of Spain").
 
 import common
 import numpy as np
-from common import fit, sig, training_flops
+from common import best_rates, fit, least_mean_most, recorded_rates, sig, training_flops
 
 from ministem import measure
 from ministem.model import Config, trunk_forward
 from train import parse_stem_layers
 
-WORLD = dict(entities=1000, relations=4, values=100)  # 4,000 facts
-SHAPE = dict(dim=32, n_layers=6, n_heads=1, ffn_dim=96, context=2)
-BATCH, READINGS = 256, 25.6  # triples a step; how often each fact is read: 400 steps for 4,000 facts
-EQUAL_FLOPS = 64  # the FFN width at which three matrices cost as much as two of width 96
+WORLD = dict(entities=2000, relations=4, values=100)  # 8,000 facts
+SHAPE = dict(dim=64, n_layers=6, n_heads=2, ffn_dim=192, context=2)
+BATCH, READINGS = 256, 24  # triples a step; how often each fact is read: 750 steps for 8,000 facts
+EQUAL_FLOPS = 128  # the FFN width at which three matrices cost as much as two of width 192
 
 MODELS = {
     "dense": dict(stem="none"),
     "stem 1/3": dict(stem="1/3"),
+    "stem 1/2": dict(stem="1/2"),
     "stem all": dict(stem="all"),
     "gate 1/3": dict(stem="1/3", ffn="gate"),
     "additive 1/3": dict(stem="1/3", ffn="additive"),
     "dense, FLOPs of stem all": dict(stem="none", ffn_dim=EQUAL_FLOPS),
-    "stem 1/2": dict(stem="1/2"),
 }
-RATES = (3e-3, 6e-3, 1.2e-2)
-RATE = 6e-3  # the best of RATES for dense; STEM could do with twice as much, see capacity_rates.json
+RATES = (2.5e-3, 5e-3, 1e-2)  # and on, where the best is the first or the last
 
 
 def triples(entities, relations, values, seed):
@@ -56,9 +55,10 @@ def recall(model, facts, B=2000):
     return dict(recall=sig(right / len(facts)), nats=sig(nats / len(facts), 4))
 
 
-def one(args, label, seed, stem, ffn="stem", readings=READINGS, lr=RATE, world=WORLD,
-        table_std=0.02, table_lr=2.0, looks=4, **shape):  # fmt: skip
-    """Train one model on one world -> what is recorded of it."""
+def one(args, label, seed, stem, ffn="stem", readings=READINGS, lr=None, world=WORLD,
+        table_std=0.02, table_lr=2.0, looks=10, **shape):  # fmt: skip
+    """Train one model on one world, at its own best rate unless lr says another -> what is recorded of it."""
+    lr = lr or recorded_rates("capacity_rates")[label]
     facts = triples(**world, seed=seed)
     layers = parse_stem_layers(stem, SHAPE["n_layers"])
     config = Config(sum(world.values()), **SHAPE | shape, stem_layers=layers, ffn=ffn)
@@ -81,16 +81,21 @@ def one(args, label, seed, stem, ffn="stem", readings=READINGS, lr=RATE, world=W
 
 
 def rates(args):
-    """One seed that is used nowhere else; half the steps."""
-    labels = ("dense", "stem 1/3", "gate 1/3", "additive 1/3")
-    runs = [one(args, label, 100, **MODELS[label] | dict(readings=READINGS / 2, lr=lr, looks=1))
-            for label in labels for lr in RATES]  # fmt: skip
-    best = {label: min((r for r in runs if r["model"] == label), key=lambda r: r["nats"]) for label in labels}
-    return dict(shape=SHAPE, best={label: run["lr"] for label, run in best.items()}, runs=runs)
+    """One seed that is used nowhere else; two thirds of the steps."""
+    runs = []
+
+    def loss(label, lr):
+        runs.append(one(args, label, 100, **MODELS[label], readings=16, lr=lr, looks=1))
+        return runs[-1].get("nats", np.inf)  # one that blew up has none
+
+    return dict(shape=SHAPE, batch=BATCH, best=best_rates(MODELS, RATES, loss), runs=runs)
 
 
 def models(args):
     runs = [one(args, label, seed, **how) for seed in range(args.seeds) for label, how in MODELS.items()]
+    for run in runs:
+        run["steps_to_half"] = steps_to(0.5, run["curve"])
+        run["steps_to_nine_tenths"] = steps_to(0.9, run["curve"])
     summary = {label: summed_up([r for r in runs if r["model"] == label]) for label in MODELS}
     for found in summary.values():  # the paper's ROI, with recall as the accuracy: over FLOPs, dense = 1
         found["roi"] = sig(found["recall"][1] / found["flops"] / summary["dense"]["recall"][1]
@@ -99,16 +104,28 @@ def models(args):
 
 
 def summed_up(runs):
-    """Of the runs of one model, a seed each: recall (least, mean, most), and its cost."""
-    found = [run["recall"] for run in runs]
-    return dict(recall=[min(found), sig(np.mean(found)), max(found)], active=runs[0]["active"],
-                total=runs[0]["total"], flops=runs[0]["flops_per_step"] * runs[0]["steps"])  # fmt: skip
+    """Of the runs of one model, a seed each: recall, and the steps after which half of the facts were known
+    and nine tenths (least, mean, most), and its cost."""
+    what = ("recall", "steps_to_half", "steps_to_nine_tenths")
+    of = {key: least_mean_most([run[key] for run in runs]) for key in what}
+    return of | dict(lr=runs[0]["lr"], active=runs[0]["active"], total=runs[0]["total"],
+                     flops_per_step=runs[0]["flops_per_step"],
+                     flops=runs[0]["flops_per_step"] * runs[0]["steps"])  # fmt: skip
+
+
+def steps_to(share, curve):
+    """Where a curve first reaches that recall, on a straight line between two looks; None: never."""
+    steps, known = ([0] + [point[key] for point in curve] for key in ("step", "recall"))
+    for i in range(1, len(steps)):
+        if known[i] >= share:
+            part = (share - known[i - 1]) / (known[i] - known[i - 1])
+            return round(steps[i - 1] + part * (steps[i] - steps[i - 1]))
 
 
 def worlds(args):
     runs = []
     for seed in range(args.seeds):
-        for entities, relations in ((125, 32), (500, 4), (2000, 4)):
+        for entities, relations in ((125, 64), (500, 16), (4000, 4)):
             world = WORLD | dict(entities=entities, relations=relations)
             for label in ("dense", "stem all"):
                 runs.append(one(args, label, seed, **MODELS[label], world=world))

@@ -31,14 +31,16 @@ def parser(doc, commands):
 
 
 def run(args, experiment, name):
-    """Call experiment(args) -> a dict, and write it with its command, date and versions as NAME.json."""
-    start = time.perf_counter()
+    """Call experiment(args) -> a dict, and write it with its command, date and versions as NAME.json.
+
+    Its time is the CPU's, summed over threads: other programs may run beside it."""
+    start = time.process_time()
     backend.keep_freed_memory()
     with backend.blas_threads(args.threads):
         found = experiment(args)
     record = dict(
         command=shlex.join(["python", f"results/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
-        date=datetime.date.today().isoformat(), seconds=round(time.perf_counter() - start),
+        date=datetime.date.today().isoformat(), cpu_seconds=round(time.process_time() - start),
         versions={p: importlib.metadata.version(p) for p in ("numpy", "scipy", "tiktoken")}
         | {"python": platform.python_version()},
         **found,
@@ -75,9 +77,34 @@ def fit(config, draw, steps, seed, lr, table_lr=2.0, table_std=0.02, decay=0.1, 
     return model, curve, losses, norms
 
 
+def best_rates(labels, rates, loss):
+    """Each model's own best learning rate: loss(label, rate) -> what is to be small.
+
+    Tries `rates`, in order of size; while the best is the first or the last, half or twice that one too.
+    -> {label: best rate}"""
+    best = {}
+    for label in labels:
+        found = {rate: loss(label, rate) for rate in rates}
+        while (rate := min(found, key=found.get)) in (min(found), max(found)):
+            further = rate * 2 if rate == max(found) else rate / 2
+            found[further] = loss(label, further)
+        best[label] = rate
+    return best
+
+
+def recorded_rates(name):
+    """What best_rates found: {label: rate}, as recorded in NAME.json."""
+    return json.loads((HERE / f"{name}.json").read_text("utf-8"))["best"]
+
+
 def training_flops(config, tokens):
     """Forward, and twice as much for the way back: every product has two in its backward pass."""
     return 3 * measure.count(config).flops * tokens
+
+
+def least_mean_most(found):
+    """What is reported of several seeds; None if one of them is None."""
+    return None if None in found else [min(found), sig(np.mean(found)), max(found)]
 
 
 def sig(x, digits=5):

@@ -21,7 +21,7 @@ from ministem.tables import Batch
 OURS = {
     "default": Config(2048, dim=128, n_layers=4, n_heads=4, ffn_dim=384, context=64),
     "README, large": Config(8192, dim=384, n_layers=6, n_heads=6, ffn_dim=1024, context=256),
-    "capacity": Config(2104, dim=48, n_layers=6, n_heads=4, ffn_dim=144, context=2),
+    "capacity": Config(2104, dim=64, n_layers=6, n_heads=2, ffn_dim=192, context=2),
 }
 PAPER = {  # shapes inferred from the parameter counts that the paper gives; see the STEM layers beside them
     "paper 350M": Config(32000, 960, 32, 15, 5, 2560, 4096),

@@ -21,9 +21,11 @@ STYLE = {
     "axes.grid": True, "grid.color": "#e5e5e5", "legend.frameon": False, "legend.fontsize": 8.5,
 }  # fmt: skip
 COLORS = {
-    "dense": "#555555", "dense, FLOPs of stem all": "#aaaaaa", 
+    "dense": "#555555", "dense, FLOPs of stem all": "#aaaaaa",
     "stem 1/3": "#9ecae1", "stem 1/2": "#4292c6", "stem all": "#08306b",
     "gate": "#d95f02", "additive": "#7a4fa3",
+    "stem all, table rate 0.5": "#1b9e77", "stem all, weight decay 1": "#d95f02",
+    "stem all, vocabulary 512": "#7a4fa3",
 }  # fmt: skip
 BLUES = ("#9ecae1", "#4292c6", "#2171b5", "#08306b")
 
@@ -53,8 +55,8 @@ def flops_so_far(point, run):
 
 
 def capacity_flops(axes):
-    """Recall of 4,000 random facts against training FLOPs: tables in the up-projection's or the gate's
-    place learn them for a fraction of what a dense model needs, an added table does not help."""
+    """Recall of 8,000 random facts against training FLOPs, each model at its own best learning rate, bands
+    over seeds."""
     found = load("capacity_models")
     for label in found["summary"]:
         band(axes, of(found["runs"], label), flops_so_far, lambda point: 100 * point["recall"], label)

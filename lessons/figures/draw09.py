@@ -10,10 +10,11 @@ COLOURS = {"dense": DENSE, "stem": STEM, "gate": GREEN, "additive": PINK}
 
 
 def where_the_table_goes(fig):
-    """A table instead of a matrix helps, in either place; a table beside the matrix helps little."""
+    """On facts, a table instead of a matrix helps, in either place, and a table beside the matrix hardly
+    does; on text, what half of the layers have instead or beside makes little difference."""
     panels = (
-        ("capacity_models", "recall", "1/3", "random facts known (more is better)"),
-        ("language_models", "val_nats_per_byte", "1/2", "nats per byte of text (less is better)"),
+        ("capacity_models", "steps_to_nine_tenths", "1/3", "steps until 90 % of facts known"),
+        ("language_models", "val_nats_per_byte", "1/2", "nats per byte of text"),
     )
     for ax, (file, what, share, title) in zip(fig.subplots(1, 2), panels, strict=True):
         runs = json.loads((HERE.parent.parent / f"results/{file}.json").read_text("utf-8"))["runs"]
