@@ -90,6 +90,29 @@ def language_flops(axes):
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
+def language_python(axes):
+    """Validation loss on a text too large to be learned by heart, the source of Python's standard library,
+    against training FLOPs, bands over seeds."""
+    found = load("language_python")
+    for label in found["summary"]:
+        band(axes, of(found["runs"], label), flops_so_far, lambda point: point["val_nats_per_byte"], label)
+    axes.set(xlabel="training FLOPs", ylabel="validation loss, nats per byte", xscale="log")
+    axes.legend()
+
+
+def language_overfit(axes):
+    """Validation loss while a tenth of Tiny Shakespeare is read again and again, bands over seeds."""
+    found = load("language_overfit")
+
+    def epochs(point, run):
+        return point["step"] * found["epochs"] / run["steps"]
+
+    for label in found["summary"]:
+        band(axes, of(found["runs"], label), epochs, lambda point: point["val_nats_per_byte"], label)
+    axes.set(xlabel="times that the text was read", ylabel="validation loss, nats per byte")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+
+
 def angular_spread(axes):
     """Cosines between all pairs of rows of a trained table, of outputs of a dense up-projection, and of
     random vectors of the same width."""
@@ -140,10 +163,10 @@ def saved_share(axes):
 
 
 def table_start(axes):
-    """Recall of 4,000 random facts after 150 steps, early in training, against the standard deviation with
-    which tables start."""
+    """Recall of 8,000 random facts after 250 steps, early in training, against the standard deviation with
+    which tables start, for three learning rates of the tables."""
     grid = load("training_tables")["grid"]
-    for shade, rate in (("#08306b", 2.0),):
+    for shade, rate in zip(BLUES[1:], sorted({point["table_lr"] for point in grid}), strict=True):
         some = [point for point in grid if point["table_lr"] == rate]
         stds = [point["table_std"] for point in some]
         low, mean, high = 100 * np.array([point["recall"] for point in some]).T
@@ -151,25 +174,27 @@ def table_start(axes):
         axes.fill_between(stds, low, high, color=shade, alpha=0.2, lw=0)
     axes.axvline(0.02, color="#d95f02", ls="--", lw=1, label="our default, 0.02")
     axes.axvspan(0.0038, 0.0076, color="#d95f02", alpha=0.15, label="the official code's, 1B to 350M")
-    axes.set(xlabel="standard deviation of new tables", xscale="log", ylim=(0, 50))
+    axes.set(xlabel="standard deviation of new tables", xscale="log", ylim=(0, 100))
     axes.set_ylabel("facts recalled, %")
-    axes.legend()
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncol=2)
 
 
 def stability(axes):
-    """Training loss at the usual learning rate and at one sixteen times as high, dense and STEM, one seed."""
-    found = load("training_stability")
-    for run in found["runs"]:
+    """Training loss at the best learning rate, sixteen and sixty-four times as high, dense and STEM, one
+    seed, means of three steps."""
+    for run in load("training_stability")["runs"]:
         if "losses" in run:
-            style = dict(zip(found["rates"], ("-", ":"), strict=True))[run["lr"]]
+            style = {1: "-", 16: "--", 64: ":"}[run["times"]]
             label = f"{run['model']}, rate {run['lr']:g}"
-            axes.plot(run["losses"], style, color=color(run["model"]), lw=1.2, label=label)
+            threes = np.array(run["losses"]).reshape(-1, 3).mean(1)
+            axes.plot(3 * np.arange(len(threes)) + 2, threes, style, color=color(run["model"]), lw=1.2,
+                      label=label)  # fmt: skip
     axes.set(xlabel="step", ylabel="training loss, nats per token", ylim=(3, 9))
     axes.legend(ncol=2)
 
 
-FIGURES = (capacity_flops, capacity_worlds, language_flops, angular_spread, context_parameters, saved_share,
-           table_start, stability)  # fmt: skip
+FIGURES = (capacity_flops, capacity_worlds, language_flops, language_python, language_overfit, angular_spread,
+           context_parameters, saved_share, table_start, stability)  # fmt: skip
 
 
 def draw(figure, folder):

@@ -91,7 +91,8 @@ def validation_loss(model, val, batches=48):
 
 
 def one(args, label, seed, stem, ffn="stem", lr=None, steps=STEPS, epochs=None, looks=10, spread=False,
-        vocabulary=VOCABULARY, name="input", share=1.0, decay=0.1, table_lr=2.0, **shape):  # fmt: skip
+        vocabulary=VOCABULARY, name="input", share=1.0, decay=0.1, table_lr=2.0,
+        table_std=0.02, **shape):  # fmt: skip
     """Train one model, at its kind's best rate unless lr says another -> what is recorded of it; losses in
     nats per byte."""
     lr = lr or recorded_rates("language_rates")[LIKE.get(label, label)]
@@ -110,7 +111,7 @@ def one(args, label, seed, stem, ffn="stem", lr=None, steps=STEPS, epochs=None, 
 
     before = fit(config, draw, 0, seed, lr)[0]
     at_start = angles(before, words) if spread else None
-    model, curve, _, _ = fit(config, draw, steps, seed, lr, table_lr, decay=decay, look=look,
+    model, curve, _, _ = fit(config, draw, steps, seed, lr, table_lr, table_std, decay, look=look,
                              every=steps // looks, threads=args.threads)  # fmt: skip
     for point in curve:
         point["train_nats_per_byte"] = sig(point.pop("loss") / words.train_bytes)

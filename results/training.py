@@ -1,6 +1,7 @@
 """What training needs to go well.
 
     python results/training.py tables      how large tables start, and how fast they learn (random facts)
+    python results/training.py text        how large they start, on text (input.txt)
     python results/training.py stability   too high a learning rate: loss spikes, gradient norms (input.txt)
 """
 
@@ -10,7 +11,7 @@ import capacity
 import common
 import language
 import numpy as np
-from common import fit, recorded_rates, sig
+from common import fit, least_mean_most, recorded_rates, sig
 
 from ministem.data import draw_batch
 from ministem.model import Config
@@ -37,13 +38,25 @@ def tables(args):
     for std in STDS:
         for rate in TABLE_RATES:
             found = [r["recall"] for r in runs if (r["table_std"], r["table_lr"]) == (std, rate)]
-            recall = [min(found), sig(np.mean(found)), max(found)]
-            grid.append(dict(table_std=std, table_lr=rate, recall=recall))
+            grid.append(dict(table_std=std, table_lr=rate, recall=least_mean_most(found)))
     V, F = sum(capacity.WORLD.values()), capacity.SHAPE["ffn_dim"]
     xavier = {"here": (V, F), "paper 350M": (32000, 2560), "paper 1B": (128256, 8192)}
     official = {name: sig((2 / (v + f)) ** 0.5, 3) for name, (v, f) in xavier.items()}
     return dict(steps=run["steps"], lr=run["lr"], seeds=list(range(args.seeds)), official_std=official,
                 grid=grid, runs=runs)  # fmt: skip
+
+
+def text(args):
+    """The same on text, half of the usual steps."""
+    runs = []
+    for seed in range(args.seeds):
+        for std in STDS:
+            run = language.one(args, "stem all", seed, "all", steps=language.STEPS // 2, table_std=std,
+                               looks=1)  # fmt: skip
+            runs.append(dict(seed=seed, table_std=std, val_nats_per_byte=run["val_nats_per_byte"]))
+    of = {std: [run["val_nats_per_byte"] for run in runs if run["table_std"] == std] for std in STDS}
+    grid = [dict(table_std=std, val_nats_per_byte=least_mean_most(found)) for std, found in of.items()]
+    return dict(steps=run["steps"], lr=run["lr"], seeds=list(range(args.seeds)), grid=grid, runs=runs)
 
 
 def one(args, label, seed, times):
@@ -82,7 +95,7 @@ def stability(args):
 
 
 if __name__ == "__main__":
-    parser = common.parser(__doc__, ("tables", "stability"))
+    parser = common.parser(__doc__, ("tables", "text", "stability"))
     parser.add_argument("--text", type=Path, default=Path("input.txt"))
     args = parser.parse_args()
     common.run(args, globals()[args.what], f"training_{args.what}")
