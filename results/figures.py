@@ -26,6 +26,7 @@ COLORS = {
     "gate": "#d95f02", "additive": "#7a4fa3",
     "stem all, table rate 0.5": "#1b9e77", "stem all, weight decay 1": "#d95f02",
     "stem all, vocabulary 512": "#7a4fa3",
+    "dense, weight decay 1": "#f2b183", "dense, vocabulary 512": "#bda8d6",
 }  # fmt: skip
 BLUES = ("#9ecae1", "#4292c6", "#2171b5", "#08306b")
 

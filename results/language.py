@@ -184,6 +184,8 @@ def summed_up(runs):
 
 OVERFIT = {
     "dense": dict(stem="none"),
+    "dense, weight decay 1": dict(stem="none", decay=1.0),
+    "dense, vocabulary 512": dict(stem="none", vocabulary=512),
     "stem all": dict(stem="all"),
     "stem all, table rate 0.5": dict(stem="all", table_lr=0.5),
     "stem all, weight decay 1": dict(stem="all", decay=1.0),
@@ -197,8 +199,8 @@ SHARE, EPOCHS = 0.1, 12
 def overfit(args):
     """A tenth of the training text, again and again: where validation loss turns, and what turns it later.
 
-    Each change is made to `stem all`, whose rate is the one of the whole text and whose tables otherwise
-    learn at twice that; weight decay, else 0.1, is that of the matrices: tables have none."""
+    The rates are those of the whole text, and tables otherwise learn at twice that; weight decay, else 0.1,
+    is that of the matrices: tables have none."""
     runs = []
     for seed in range(args.seeds):
         for label, how in OVERFIT.items():
