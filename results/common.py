@@ -4,10 +4,10 @@ import argparse
 import datetime
 import importlib.metadata
 import json
+import os
 import platform
 import shlex
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,14 +33,14 @@ def parser(doc, commands):
 def run(args, experiment, name):
     """Call experiment(args) -> a dict, and write it with its command, date and versions as NAME.json.
 
-    Its time is the CPU's, summed over threads: other programs may run beside it."""
-    start = time.process_time()
+    Its time is the CPU's, summed over threads and processes: other programs may run beside it."""
+    start = sum(os.times()[:4])  # user and system, of this process and of its children
     backend.keep_freed_memory()
     with backend.blas_threads(args.threads):
         found = experiment(args)
     record = dict(
         command=shlex.join(["python", f"results/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
-        date=datetime.date.today().isoformat(), cpu_seconds=round(time.process_time() - start),
+        date=datetime.date.today().isoformat(), cpu_seconds=round(sum(os.times()[:4]) - start),
         versions={p: importlib.metadata.version(p) for p in ("numpy", "scipy", "tiktoken")}
         | {"python": platform.python_version()},
         **found,
