@@ -116,8 +116,10 @@ class Tables:
         ids, *targets = [np.asarray(a) for a in (ids, targets) if a is not None]
         for a in (ids, *targets):
             check_ids(a, V)
-        one = ids.size == 1  # as when a text is written, token by token: np.unique would take longer
-        rows, slot = (ids[0], np.zeros_like(ids)) if one else np.unique(ids, return_inverse=True)
+        if ids.size == 1:  # as when a text is written, token by token: np.unique would take longer
+            rows, slot = ids[0].copy(), np.zeros_like(ids)
+        else:
+            rows, slot = np.unique(ids, return_inverse=True)
         ints = [rows, slot.reshape(ids.shape), *targets]
         rows, slot, *targets = backend.upload_ints(ints, like=self.arrays["embed"])
         blocks = {name: self.read(name, rows) for name in self.arrays}
