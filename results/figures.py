@@ -66,7 +66,8 @@ def capacity_flops(axes):
 
 
 def capacity_worlds(axes):
-    """Facts known against facts there are, a dense model and STEM in all layers, each fact read as often."""
+    """Facts known in four worlds (entities × relations), by a dense model and by STEM in all layers, each
+    fact read as often."""
     runs = load("capacity_worlds")["runs"] + load("capacity_models")["runs"]
     worlds = sorted({(run["facts"], run["entities"], run["relations"]) for run in runs})
     for shift, label in ((-0.2, "dense"), (0.2, "stem all")):

@@ -10,8 +10,8 @@ COLOURS = {"dense": DENSE, "dense, FLOPs of stem all": PINK, "stem all": STEM}
 
 
 def better_per_what(fig):
-    """On facts, models with tables are ahead at equal steps, and further ahead at equal FLOPs; on text, so
-    is the one with a table in every layer."""
+    """On facts, the model with a table in every layer is ahead at equal steps, and further ahead at equal
+    FLOPs; on text it is ahead, too."""
     fig.set_size_inches(6.4, 5.6)
     panels = fig.subplots(2, 2, sharey="row")
     for (per_token, per_flop), file, what, label in (
