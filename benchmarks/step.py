@@ -43,7 +43,8 @@ SIZES = {  # the model, then the batch
     "large": (dict(vocab_size=8192, dim=384, n_layers=6, n_heads=6, ffn_dim=1024, context=256), 8),
 }
 SIDES = ["products", "products-blas", "ministem", "ministem-fast", "torch", "torch-sparse", "torch-compile"]
-ADAMW = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
+# so low a rate that differences of rounding do not grow large in the few steps of a benchmark
+ADAMW = dict(lr=1e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
 
 
 def task(size, variant):
@@ -226,8 +227,8 @@ def report(size, variant, results, errors):
 
 
 def check_losses(results, early=6):
-    """All sides train the same model, so their first losses agree. Later ones need not: at this rate, on one
-    batch, what rounding makes different by 1e-7 has grown a thousandfold after ten steps."""
+    """All sides train the same model, so all of their losses agree, the first ones (which rounding has not
+    yet driven apart) ten times as closely as the last."""
     runs = [(side, r["losses"]) for side, rounds in results.items() for r in rounds]
     runs = [(side, losses) for side, losses in runs if losses[0] is not None]
     if len({side for side, _ in runs}) > 1:
@@ -236,7 +237,7 @@ def check_losses(results, early=6):
         first = spread[:early].max()
         print("largest relative difference between the sides' losses: "
               f"{first:.1e} in the first {early} steps, {spread.max():.1e} in all")  # fmt: skip
-        assert first < 1e-5, f"the sides do not compute the same thing: {runs}"
+        assert first < 1e-5 and spread.max() < 1e-4, f"the sides do not compute the same thing: {runs}"
 
 
 def compare_variants(size, medians):

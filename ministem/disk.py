@@ -113,8 +113,9 @@ class DiskTables(OnDisk):
             first = rows[slot[rows] < 0]
             need = n + len(first)
             while need > self.room[name]:
-                some = min(CHUNK, len(slot) - self.room[name])
-                self.extend(name, self.room[name], np.zeros((some, values.shape[1]), "float32"))
+                room = self.room[name]  # what is needed, or as much again, so that this is done seldom
+                some = min(max(need - room, room), CHUNK, len(slot) - room)
+                self.extend(name, room, np.zeros((some, values.shape[1]), "float32"))
                 self.room[name] += some
             slot[first] = np.arange(n, need)
             self.filled[name] = need
@@ -138,7 +139,7 @@ class DiskTables(OnDisk):
         return DiskTables(self.folder, self.config)
 
     def parts(self, name):
-        for start in range(0, self.shape(name)[0], CHUNK):  # what nobody has read yet is drawn, not made
+        for start in range(0, self.shape(name)[0], CHUNK):  # drawn again, and not made if nobody has read it
             slots = self.slot[name][start : start + CHUNK]
             part = self.initial(name, start)
             part[slots >= 0] = self.arrays[name][slots[slots >= 0]]

@@ -320,6 +320,29 @@ def test_a_narrow_terminal_without_colours_gets_neither_colours_nor_long_bars(tm
     assert bars and max(map(len, bars)) <= 40, max(bars, key=len)
 
 
+METRICS_FULL = """if True:  # the disk is full when a line of metrics is to reach it
+    import os, sys
+    sys.argv[0] = "train.py"
+    fsync = os.fsync
+    def full(handle):
+        if os.readlink(f"/proc/self/fd/{handle}").endswith("metrics.jsonl"):
+            raise OSError(28, "No space left on device")
+        fsync(handle)
+    os.fsync = full
+    import train
+    train.main()"""
+
+
+@forks
+def test_a_disk_that_is_full_when_metrics_are_written_names_their_file(tmp_path):
+    (tmp_path / "fox.txt").write_text(TEXT)
+    line = [sys.executable, "-c", METRICS_FULL, "--data", "fox.txt", *TINY, "--steps", "2", "--out", "run"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True)
+    said = done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and said == "train.py: run/metrics.jsonl: No space left on device", done
+
+
 CTRL_C_IN_CYTHON = """if True:  # Ctrl-C while numpy.random registers a class, where Cython swallows it
     import abc, os, signal, sys
     sys.argv[0] = "sample.py"

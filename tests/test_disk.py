@@ -11,7 +11,7 @@ import pytest
 
 import sample
 import train as train_script
-from ministem import checkpoint, edit, inspect
+from ministem import checkpoint, edit, files, inspect
 from ministem.backend import device_array
 from ministem.checkpoint import Run, load_checkpoint, save_checkpoint, start_run
 from ministem.disk import DiskTables
@@ -180,9 +180,8 @@ def test_the_files_have_no_names_and_room_only_for_what_was_touched(tmp_path):
     moments.write("layers.0.table", rows, tables.read("layers.0.table", rows))
     assert list(tmp_path.iterdir()) == []
     found = [kept.files[name] for kept, name in ((tables, "new layers.0.table"), (moments, "layers.0.table"))]
-    for file, chunks in zip(found, (2, 1), strict=True):
-        room = 512 * os.fstat(file.fileno()).st_blocks
-        assert 0 < room <= chunks * CHUNK * 4096 + 65_536
+    for file, most in zip(found, (2 * CHUNK * 4096 + 65_536, 65_536), strict=True):
+        assert 0 < 512 * os.fstat(file.fileno()).st_blocks <= most
 
 
 def test_nothing_reads_a_whole_table_into_memory(tmp_path, tokenizer):
@@ -208,8 +207,8 @@ def test_nothing_reads_a_whole_table_into_memory(tmp_path, tokenizer):
 
 def test_editing_changes_memory_and_not_the_checkpoint(both, tokenizer):
     """Override, row edit, patch and revert do what they do in memory; the files stay as they are."""
-    files = sorted(p for p in both["disk"][0].folder.rglob("*") if p.is_file())
-    before = [p.read_bytes() for p in files]
+    paths = sorted(p for p in both["disk"][0].folder.rglob("*") if p.is_file())
+    before = [p.read_bytes() for p in paths]
     opened, ram = load_checkpoint(both["disk"][0].folder, CPU), both["ram"][0]
     ids, said = tokenizer.encode("In Spain"), {}
     for kind, run in (("disk", opened), ("ram", ram)):
@@ -223,7 +222,7 @@ def test_editing_changes_memory_and_not_the_checkpoint(both, tokenizer):
         patch.revert(run.tables)
         assert whole(run.tables) == untouched != said[kind][1]
     assert said["disk"] == said["ram"]
-    assert [p.read_bytes() for p in files] == before
+    assert [p.read_bytes() for p in paths] == before
 
 
 def test_similar_rows_are_found_without_the_table_in_memory(both):
@@ -336,6 +335,12 @@ def test_a_full_disk_while_saving_is_an_error_that_names_the_file():
     assert error.value.filename == "/dev/full"
 
 
+def test_an_error_that_names_a_file_keeps_that_name():
+    with pytest.raises(OSError) as error, files.named("outer"), files.named("inner"):
+        raise OSError(28, "No space left on device")
+    assert error.value.filename == "inner"
+
+
 def test_a_full_disk_is_an_error_that_names_the_folder(tmp_path, monkeypatch):
     tables, write_some, room = DiskTables(tmp_path, new_config(), SEED), os.write, [70_000]
 
@@ -352,17 +357,18 @@ def test_a_full_disk_is_an_error_that_names_the_folder(tmp_path, monkeypatch):
             tables.fetch([[1]])
         assert error.value.filename == str(tmp_path)
     rows, ram = np.array([1, 2, 3, 2000]), init_params(new_config(), SEED)[1]
-    room[0] = 40_000  # enough to draw rows, not enough to keep others
+    room[0] = 4 * 8 * CHUNK + 100  # enough to draw rows, not enough to keep four others
     values = tables.read("embed", rows) + 1
     with pytest.raises(OSError, match="No space left on device"):
         tables.write("embed", rows, values)
     assert tables.read("embed", rows).tobytes() == ram.read("embed", rows).tobytes()
     assert not len(tables.written("embed"))
-    many, room[0] = np.arange(1, 1500), 10**9
+    many, room[0] = np.arange(V), 10**9
     for t in (tables, ram):
         t.write("embed", rows, values)
-        t.write("embed", many, t.read("embed", many) * 2)  # old ones, new ones, and more room
+        t.write("embed", many, t.read("embed", many) * 2)  # old ones and new ones
     assert whole(tables) == whole(ram)
+    assert os.fstat(tables.files["embed"].fileno()).st_size == 4 * 8 * V  # room for the table and no more
 
 
 def test_tables_that_were_never_trained_can_be_saved(tmp_path):

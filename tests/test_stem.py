@@ -65,6 +65,14 @@ def test_a_fetched_block_is_a_copy():
     assert (tables["embed"] == before).all()
 
 
+def test_a_batch_does_not_change_with_the_ids_that_it_was_fetched_for():
+    """Of one token as of several."""
+    for ids in (np.array([[3]]), np.array([[3, 3]])):
+        batch = Tables({"embed": rng.standard_normal((U, C))}).fetch(ids)
+        ids[...] = 4
+        assert batch.rows.tolist() == [3] and not batch.slots["embed"].any()
+
+
 @pytest.mark.parametrize("ids, message", [
     ([[0, 11]], "11 is outside the vocabulary of 11"), ([[-1, 3]], "-1 is outside"),
     ([[0.0, 1.0]], "float64"),
