@@ -15,7 +15,7 @@ The text goes to stdout, everything else to stderr.
 import argparse
 import sys
 
-from ministem.cli import as_command, say, uninterrupted, user_errors
+from ministem.run.cli import as_command, say, uninterrupted, user_errors
 from train import number, whole
 
 HOW = ("auto", "one-to-one", "align-end", "copy", "pad", "subset", "average")  # edit.HOW: --help is at once
@@ -28,7 +28,8 @@ def main():
         with uninterrupted():
             import numpy.random  # noqa: F401
 
-            from ministem import backend, checkpoint
+            from ministem import backend
+            from ministem.run import checkpoint
 
         like = backend.device_array(args.device)
         prompt = read_prompt(args.prompt)
@@ -64,8 +65,8 @@ def write(args, run, ids, override=None):
 
 def before_and_after(args, run, prompt, ids):
     """Write, change what was asked for, write again, and compare the chances of the next token."""
-    from ministem import edit, inspect
     from ministem.generate import window_start
+    from ministem.knowledge import edit, inside
 
     tables, override, changes, notes = run.tables, None, [], []
     # what can be wrong should show before the first word is written: so do it all, and take it back
@@ -93,24 +94,24 @@ def before_and_after(args, run, prompt, ids):
         override = edit.while_generating(tables, changes, layers)
         first = window_start(len(ids), run.config.context)
         for t, rows in changes:
-            reads = "".join(f"[{inspect.shown(run.tokenizer, row)}]" for row in rows)
+            reads = "".join(f"[{run.tokenizer.shown(row)}]" for row in rows)
             reads = f"the mean of {reads}" if len(rows) > 1 else reads
             gone = "" if t >= first else ", but the model sees only what comes later"
-            token = inspect.shown(run.tokenizer, ids[t])
+            token = run.tokenizer.shown(ids[t])
             notes.append(f"token {t} [{token}] reads the rows of {reads}{gone}")
     for patch in reversed(patches):
         patch.revert(tables)
 
     say("before:")
     write(args, run, ids)
-    before = inspect.next_odds(run, ids)
+    before = inside.next_odds(run, ids)
     print("---", flush=True)
     for patch in patches:
         patch.apply(tables)
     say("\n".join(["", *notes, "after:"]))
     write(args, run, ids, override)
-    after = inspect.next_odds(run, ids, override)
-    say("\n" + inspect.odds_table(run.tokenizer, before, after))
+    after = inside.next_odds(run, ids, override)
+    say("\n" + inside.odds_table(run.tokenizer, before, after))
 
 
 def parse_arguments():

@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ministem.cli import as_command, fail, say, uninterrupted, user_errors
+from ministem.run.cli import as_command, fail, say, uninterrupted, user_errors
 
 DEFAULTS = dict(
     data="atlas", out=None, tokenizer="bpe", vocab_size=2048, seed=0,
@@ -67,8 +67,9 @@ def main():
 
 def new_run(args, corpus, like):
     """Vocabulary, model, run folder -> Run at step 0."""
-    from ministem import backend, checkpoint
-    from ministem.model import Config, init_dense, init_params
+    from ministem import backend
+    from ministem.config import Config, init_dense, init_params
+    from ministem.run import checkpoint
     from ministem.tokenizer import Tokenizer, train_bpe
 
     folder = Path(args.out) if args.out else unused_folder(corpus.name)
@@ -109,7 +110,8 @@ def new_run(args, corpus, like):
 def placed(args, tables, like):
     """Tables on the host -> where --tables wants them: with the model, or in the host's memory for a GPU."""
     from ministem import backend
-    from ministem.tables import HostTables, Tables
+    from ministem.devices.host import HostTables
+    from ministem.tables import Tables
 
     if args.tables == "host" and args.device == "gpu":
         return HostTables(tables.arrays)
@@ -125,7 +127,9 @@ def lasting(args):
 
 def resumed_run(args, corpus, like):
     """The newest whole checkpoint of args.resume -> Run, its metrics.jsonl cut back to that step."""
-    from ministem import backend, checkpoint, files
+    from ministem import backend
+    from ministem.devices import files
+    from ministem.run import checkpoint
 
     in_ram, host = args.tables != "disk", backend.device_array("cpu") if args.tables == "host" else None
     steps = checkpoint.step_folders(args.resume) or [args.resume]
@@ -178,9 +182,12 @@ def train(args, run, corpus, like):
     """The training loop, from run.step to args.steps."""
     import numpy as np
 
-    from ministem import backend, checkpoint, data, edit, files, measure
+    from ministem import backend, data
+    from ministem.devices import files
+    from ministem.knowledge import edit, measure
     from ministem.model import loss_and_grads
     from ministem.optim import AdamW, cosine_schedule
+    from ministem.run import checkpoint
 
     config, params, tables = run.config, run.params, run.tables
     # a GPU takes a batch whole: there is one of it
@@ -282,8 +289,8 @@ def train(args, run, corpus, like):
 
 def trainable_rows(args, tokenizer, config, train_ids):
     """--rows "Spain,Peru" -> the ids of the names' tokens, whose rows may move. None: all rows may."""
-    from ministem import edit
-    from ministem.model import shapes
+    from ministem.config import shapes
+    from ministem.knowledge import edit
 
     if args.tables_only and len(shapes(config)[1]) == 1:
         raise ValueError("--tables-only: this model has no tables but the token embedding")
@@ -298,7 +305,9 @@ def trainable_rows(args, tokenizer, config, train_ids):
 
 def patch_base(args):
     """What --save-patch will compare with -> Run. A refusal after the training would come late."""
-    from ministem import backend, checkpoint, files
+    from ministem import backend
+    from ministem.devices import files
+    from ministem.run import checkpoint
 
     target = Path(args.save_patch)
     if not target.parent.is_dir() or target.is_dir():
@@ -311,7 +320,7 @@ def patch_base(args):
 
 def save_patch(args, base, run):
     """The rows that the training has moved, to a file."""
-    from ministem.edit import Patch, fingerprint
+    from ministem.knowledge.edit import Patch, fingerprint
 
     patch = Patch.between(base.tables, run.tables, **fingerprint(base))
     patch.save(args.save_patch)
@@ -401,7 +410,7 @@ def parse_arguments():
 
 def saved_settings(parser, folder):
     """The settings in a run's config.json, read as if they had been typed: nonsense is refused alike."""
-    from ministem.checkpoint import read_json
+    from ministem.run.checkpoint import read_json
 
     path = folder / "config.json"
     settings = read_json(path).get("settings")
@@ -462,7 +471,7 @@ def unused_folder(corpus_name):
 
 def describe(args, run, corpus, train_ids, val_ids, threads):
     """What is about to happen, in numbers."""
-    from ministem import measure
+    from ministem.knowledge import measure
 
     config = run.config
     n, dense = measure.count(config), measure.count(replace(config, stem_layers=()))
@@ -523,7 +532,7 @@ def progress_bar(steps, done):
 
 def show_recall(run, corpus):
     """Ask every withheld sentence, print the share of right answers and a few of them in full."""
-    from ministem import measure
+    from ministem.knowledge import measure
 
     shares, right = measure.recall(run, corpus.questions)
     print(f"\nrecall on {len(right)} sentences that were withheld from training:")

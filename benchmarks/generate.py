@@ -25,8 +25,8 @@ import common
 import numpy as np
 
 from ministem import backend
+from ministem.config import Config, init_params, shapes
 from ministem.generate import generate, sample
-from ministem.model import Config, init_params, shapes
 
 SIDES = ["ministem", "torch", "torch-linear"]
 SIZES = {

@@ -33,9 +33,11 @@ import numpy as np
 import step
 
 from ministem import backend
-from ministem.model import Config, init_params, loss_and_grads
+from ministem.config import Config, init_params
+from ministem.devices.host import HostTables
+from ministem.model import loss_and_grads
 from ministem.optim import AdamW
-from ministem.tables import HostTables, Tables
+from ministem.tables import Tables
 
 SIZES = step.SIZES | {
     "medium": (dict(vocab_size=16384, dim=768, n_layers=12, n_heads=12, ffn_dim=2048, context=512), 16),

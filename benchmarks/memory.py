@@ -24,7 +24,8 @@ import common
 import numpy as np
 
 from ministem import backend, model
-from ministem.model import Config, init_params, loss_and_grads, trunk_forward
+from ministem.config import Config, init_params
+from ministem.model import loss_and_grads, trunk_forward
 from ministem.optim import AdamW
 
 MIB = 2**20

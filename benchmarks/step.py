@@ -11,7 +11,6 @@ the same batch, with the same number of threads:
                     the batch split over Python threads that hold BLAS to one thread each
     products-blas   the same products on the whole batch, shared among cores by BLAS itself
     ministem        what train.py does
-    ministem-fast   the same with the layers of fast.py, which are too ugly for ministem/
     torch           torch_model.py as it is; tables get dense gradients and dense AdamW
     torch-sparse    its tables with sparse=True and SparseAdam
     torch-compile   torch.compile on the dense one (compiling happens before the clock starts)
@@ -30,11 +29,11 @@ import time
 from functools import partial
 
 import common
-import fast
 import numpy as np
 
 from ministem import backend
-from ministem.model import Config, init_params, loss_and_grads
+from ministem.config import Config, init_params
+from ministem.model import loss_and_grads
 from ministem.optim import AdamW
 
 SIZES = {  # the model, then the batch
@@ -42,7 +41,7 @@ SIZES = {  # the model, then the batch
     "small": (dict(vocab_size=2048, dim=128, n_layers=4, n_heads=4, ffn_dim=384, context=128), 16),
     "large": (dict(vocab_size=8192, dim=384, n_layers=6, n_heads=6, ffn_dim=1024, context=256), 8),
 }
-SIDES = ["products", "products-blas", "ministem", "ministem-fast", "torch", "torch-sparse", "torch-compile"]
+SIDES = ["products", "products-blas", "ministem", "torch", "torch-sparse", "torch-compile"]
 # so low a rate that differences of rounding do not grow large in the few steps of a benchmark
 ADAMW = dict(lr=1e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
 
@@ -70,7 +69,7 @@ def products(config, B):
         return rng.standard_normal(shape, dtype=np.float32)
 
     def multiply(a, b):
-        out = np.empty((*a.shape[:-1], b.shape[-1]), np.float32)
+        out = some(*a.shape[:-1], b.shape[-1])  # a later product may take it, on a GPU as a copy of this
         calls.append((a, b, out))
         return out
 
@@ -176,8 +175,6 @@ def make(side, size, variant, threads):
     if side.startswith("products"):
         return products_side(config, len(ids), threads if side == "products" else 1)
     if side.startswith("ministem"):
-        if side == "ministem-fast":
-            fast.install()
         return ministem_side(config, ids, targets, threads)
     return torch_side(config, ids, targets, threads, "sparse" in side, "compile" in side)
 

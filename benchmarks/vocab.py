@@ -33,7 +33,8 @@ import common
 import numpy as np
 
 from ministem import backend
-from ministem.model import Config, init_params, shapes, trunk_backward, trunk_forward
+from ministem.config import Config, init_params, shapes
+from ministem.model import trunk_backward, trunk_forward
 from ministem.optim import AdamW
 from ministem.tables import RowSparse, Tables
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ministem.cli import fail
+from ministem.run.cli import fail
 
 ROOT = Path(__file__).resolve().parent.parent
 TOLERANCE = 1e-6  # of the largest entry

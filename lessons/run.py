@@ -34,7 +34,7 @@ import traceback
 from pathlib import Path
 
 from ministem.backend import blas_threads
-from ministem.cli import fail
+from ministem.run.cli import fail
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^```(\w+) *([^\n`]*)\n(.*?)^``` *$", re.M | re.S)
@@ -112,7 +112,7 @@ def same(shown, printed, tolerance=None):
     """Whether a page shows what was printed: exactly, or with numbers off by at most the tolerance."""
     if tolerance is None:
         return shown == printed
-    words = [NUMBER.sub("#", text).split() for text in (shown, printed)]
+    words = ["".join(NUMBER.sub("#", text).split()) for text in (shown, printed)]
     numbers = [[float(number) for number in NUMBER.findall(text)] for text in (shown, printed)]
     if words[0] != words[1]:
         return False

@@ -7,7 +7,28 @@ full, it goes on with the newest half of it. Turning ids into characters is toke
 import numpy as np
 
 from .backend import download
-from .model import KVCache, linear_forward, trunk_forward
+from .model import linear_forward, rope_rotations, trunk_forward
+
+
+class KVCache:
+    """Keys and values of every layer for the positions already seen, so that a new token costs one
+    position. Holds up to `context` positions of B texts: two arrays (L,B,K,context,D)."""
+
+    def __init__(self, config, B, like):
+        shape = (config.n_layers, B, config.n_kv_heads, config.context, config.head_dim)
+        self.keys, self.values = np.empty_like(like, shape=shape), np.empty_like(like, shape=shape)
+        self.rot = rope_rotations(0, config.context, config.head_dim, config.rope_theta, like)
+        self.length = 0  # positions filled; trunk_forward moves it when all layers have added theirs
+
+    def extend(self, i):
+        """-> a function for layer i: k, v (B,K,T,D) of the new positions -> k, v (B,K,S,D) of all"""
+
+        def append(k, v):
+            S = self.length + k.shape[2]
+            self.keys[i, :, :, self.length : S], self.values[i, :, :, self.length : S] = k, v
+            return self.keys[i, :, :, :S], self.values[i, :, :, :S]
+
+        return append
 
 
 def generate(params, tables, config, ids, max_new_tokens, temperature=1.0, top_k=None, top_p=None,

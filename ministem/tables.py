@@ -2,8 +2,8 @@
 
 The ids of a batch are known before the model runs, so the rows it will need are known too. That is the
 one seam of the whole system: fetch rows -> compute -> update rows. The model never sees a (V,F) table: it
-gets a block of U rows and indexes that. Read after model.py. How rows are updated is in optim.py, tables that
-are files in disk.py.
+gets a block of U rows and indexes that. Read after model.py. How rows are updated is in optim.py; tables
+in files are in devices/disk.py, tables in the host's memory and a model on a GPU in devices/host.py.
 """
 
 from dataclasses import dataclass, replace
@@ -28,15 +28,6 @@ class RowSparse:
         dense = np.zeros_like(self.values, shape=self.shape)
         dense[backend.upload(self.rows, like=dense)] = self.values
         return dense
-
-    def __add__(self, other):
-        """The sum of two gradients of one table: rows present in both are added."""
-        assert self.shape == other.shape, f"a gradient of {self.shape} plus one of {other.shape}"
-        rows, slot = np.unique(np.concatenate([self.rows, other.rows]), return_inverse=True)
-        values = np.concatenate([self.values, other.values])
-        return RowSparse(
-            rows, backend.sum_rows(values, backend.upload(slot, like=values), len(rows)), self.shape
-        )
 
 
 def check_ids(ids, V):
@@ -124,57 +115,3 @@ class Tables:
         rows, slot, *targets = backend.upload_ints(ints, like=self.arrays["embed"])
         blocks = {name: self.read(name, rows) for name in self.arrays}
         return Batch(rows, {name: slot for name in self.arrays}, blocks, *targets)
-
-
-class HostTables(Tables):
-    """Tables in the host's memory, and the model on a GPU, which reads and writes their rows there itself.
-
-    prefetch lets it fetch the next batch's rows on a second stream while it computes with this one's. The
-    hazard: the step under way will update some of the same rows, and what was fetched is then out of date.
-    So those, and only those, are read again when the batch's turn comes."""
-
-    def __init__(self, arrays):
-        """arrays: name -> array on the host, which is copied"""
-        pairs = {name: backend.in_host_memory(a) for name, a in arrays.items()}
-        super().__init__({name: device for name, (_, device) in pairs.items()})
-        self.host = {name: host for name, (host, _) in pairs.items()}
-        self.stream, self.ahead = backend.second_stream(), None  # ahead: what prefetch has begun
-        self.now, self.before = np.arange(0), backend.event()  # the latest batch's rows; all work before it
-
-    def zeros(self):
-        return HostTables({name: np.zeros_like(a) for name, a in self.host.items()})
-
-    def __getitem__(self, name):
-        """The whole (V,·) array, on the host, when the GPU has nothing left to write there."""
-        return self.whole[name]
-
-    @property
-    def whole(self):
-        backend.wait()
-        return self.host
-
-    def write(self, name, rows, values):
-        if isinstance(rows, np.ndarray):  # not an optimiser's step, but an edit of any row
-            self.ahead = None
-        super().write(name, rows, values)
-
-    def prefetch(self, ids, targets):
-        """Begin to fetch what fetch(ids, targets) will want."""
-        again = np.flatnonzero(np.isin(np.unique(ids), self.now))
-        with self.stream:
-            # what came before the batch under way has updated rows, and used memory that we may be given now
-            self.stream.wait_event(self.before)
-            batch = super().fetch(ids, targets)
-            (again,) = backend.upload_ints([again], like=self.arrays["embed"])
-            self.ahead = (ids, targets), batch, again, backend.event()
-
-    def fetch(self, ids, targets=None):
-        (wanted, batch, again, done), self.ahead = self.ahead or 4 * (None,), None
-        if wanted and np.array_equal(ids, wanted[0]) and np.array_equal(targets, wanted[1]):
-            backend.wait_for(done)
-            for name, block in batch.blocks.items():
-                block[again] = self.read(name, batch.rows[again])
-        else:
-            batch = super().fetch(ids, targets)
-        self.now, self.before = np.unique(ids), backend.event()
-        return batch

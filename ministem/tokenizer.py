@@ -16,7 +16,8 @@ from collections import Counter, defaultdict
 from functools import cached_property
 from pathlib import Path
 
-from . import files
+import regex
+import tiktoken
 
 STOCK = ("gpt2", "cl100k_base", "o200k_base")  # vocabularies that tiktoken can fetch
 
@@ -43,8 +44,6 @@ def splitting_pattern(ranks):
 
     That is how " South Africa" can be one token. What a merge makes lies within a piece, so the
     tokens found here are the long names and nothing else: a file needs to hold tokens only."""
-    import tiktoken
-
     pattern = "|".join(PIECES)
     base = tiktoken.Encoding("base", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
     names = []
@@ -79,8 +78,6 @@ def train_bpe(text: str, vocab_size: int, names=()) -> "Tokenizer":
 
     ValueError: vocab_size has no room for bytes, names and <|endoftext|>; a name is empty; text or
     a name has a lone surrogate, for which there is no UTF-8."""
-    import regex
-
     names = tuple(names)
     for string in (text, *names):
         try:
@@ -197,8 +194,6 @@ class Tokenizer:
     @classmethod
     def from_ranks(cls, ranks):
         """ranks {bytes: id}: ids from 0 on without a gap, all single bytes among the tokens."""
-        import tiktoken
-
         special, pattern = {"<|endoftext|>": len(ranks)}, splitting_pattern(ranks)
         return cls(
             tiktoken.Encoding(
@@ -211,8 +206,6 @@ class Tokenizer:
         """tiktoken's own "gpt2", "cl100k_base" or "o200k_base", downloaded once and then cached.
 
         ValueError: there is no such name, or the vocabulary cannot be had."""
-        import tiktoken
-
         if name not in STOCK:
             raise ValueError(f"no stock vocabulary {name!r}: choose from {', '.join(STOCK)}")
         try:
@@ -259,12 +252,22 @@ class Tokenizer:
         rest = [self.encoding._pat_str, sorted(self.encoding._special_tokens.items())]
         return hashlib.sha256(self._lines() + json.dumps(rest).encode()).hexdigest()
 
-    def save(self, path):
-        """Write a .tiktoken file. A crash leaves the old file or the new one, never half of one.
+    def shown(self, id: int) -> str:
+        """A token as text that can be printed: a line break as \\n, half a character as its bytes."""
+        try:
+            text = self.token_bytes(id).decode()
+        except UnicodeDecodeError:
+            return self.token_bytes(id).decode("ascii", "backslashreplace")
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
-        Of a stock vocabulary only the name is written: its pattern is not ours to derive."""
+    def to_bytes(self) -> bytes:
+        """A .tiktoken file. Of a stock vocabulary only the name: its pattern is not ours to derive."""
         stock = self.encoding.name in STOCK
-        files.write(path, f"stock {self.encoding.name}\n".encode() if stock else self._lines())
+        return f"stock {self.encoding.name}\n".encode() if stock else self._lines()
+
+    def save(self, path):
+        """Write a .tiktoken file."""
+        Path(path).write_bytes(self.to_bytes())
 
     @classmethod
     def load(cls, path) -> "Tokenizer":

@@ -27,7 +27,8 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from ministem import data, measure, train_bpe  # noqa: E402
+from ministem import data, train_bpe  # noqa: E402
+from ministem.knowledge import measure  # noqa: E402
 
 
 def main():

@@ -14,8 +14,9 @@ import common
 import numpy as np
 from common import best_rates, fit, least_mean_most, recorded_rates, sig, training_flops
 
-from ministem import measure
-from ministem.model import Config, trunk_forward
+from ministem.config import Config
+from ministem.knowledge import measure
+from ministem.model import trunk_forward
 from train import parse_stem_layers
 
 WORLD = dict(entities=2000, relations=4, values=100)  # 8,000 facts

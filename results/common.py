@@ -16,8 +16,10 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from ministem import backend, measure  # noqa: E402
-from ministem.model import init_params, loss_and_grads  # noqa: E402
+from ministem import backend  # noqa: E402
+from ministem.config import init_params  # noqa: E402
+from ministem.knowledge import measure  # noqa: E402
+from ministem.model import loss_and_grads  # noqa: E402
 from ministem.optim import AdamW, cosine_schedule  # noqa: E402
 
 

@@ -14,8 +14,9 @@ import common
 import numpy as np
 from common import sig
 
-from ministem import measure
-from ministem.model import FFN, Config, forward, shapes
+from ministem.config import Config, shapes
+from ministem.knowledge import measure
+from ministem.model import FFN, forward
 from ministem.tables import Batch
 
 OURS = {

@@ -36,10 +36,11 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from ministem import AdamW, Config, backend, checkpoint, init_params, loss_and_grads  # noqa: E402
-from ministem.disk import DiskTables  # noqa: E402
+from ministem import AdamW, Config, backend, init_params, loss_and_grads  # noqa: E402
+from ministem.config import init_dense, shapes  # noqa: E402
+from ministem.devices.disk import DiskTables  # noqa: E402
 from ministem.generate import generate  # noqa: E402
-from ministem.model import init_dense, shapes  # noqa: E402
+from ministem.run import checkpoint  # noqa: E402
 
 MODEL = dict(dim=128, n_layers=4, n_heads=4, ffn_dim=384, context=128)
 CLASSES, BATCH = 2048, 16

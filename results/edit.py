@@ -20,8 +20,10 @@ from pathlib import Path
 import common
 
 import train
-from ministem import atlas, backend, checkpoint, edit, measure
+from ministem import atlas, backend
 from ministem.data import Corpus
+from ministem.knowledge import edit, measure
+from ministem.run import checkpoint
 
 CPU = backend.device_array("cpu")
 

@@ -17,8 +17,9 @@ from pathlib import Path
 import edit as rates
 import numpy as np
 
-from ministem import atlas, backend, edit, inspect, measure
+from ministem import atlas, backend
 from ministem.data import load_corpus
+from ministem.knowledge import edit, measure
 
 HERE = Path(__file__).resolve().parent
 PROMPT = "The capital of {} is"
@@ -57,7 +58,7 @@ def one(args, seed):
     pairs += [p for p in rates.some_pairs(capital, 401, seed) if p != pairs[0]][:400]
     texts = [run.tokenizer.encode(PROMPT.format(old)) for old, _ in pairs]
     first = {name: run.tokenizer.encode(f" {answer}")[0] for name, answer in capital.items()}
-    found = dict(seed=seed, tokens=[inspect.shown(run.tokenizer, id) for id in texts[0]], odds={}, share={})
+    found = dict(seed=seed, tokens=[run.tokenizer.shown(id) for id in texts[0]], odds={}, share={})
 
     def ask(changes, layers):
         """-> top (pairs,): the likeliest next token; odds of the five likeliest for the first pair"""
@@ -69,7 +70,7 @@ def one(args, seed):
                 if j == 0:
                     p = np.exp(last - last.max())
                     p /= p.sum()
-                    odds = {inspect.shown(run.tokenizer, i): float(p[i]) for i in np.argsort(-p)[:5].tolist()}
+                    odds = {run.tokenizer.shown(i): float(p[i]) for i in np.argsort(-p)[:5].tolist()}
         return top, odds
 
     top, found["odds"]["no override"] = ask(None, None)

@@ -18,9 +18,10 @@ import common
 import numpy as np
 from common import best_rates, fit, least_mean_most, recorded_rates, sig, training_flops
 
-from ministem import measure
+from ministem.config import Config
 from ministem.data import draw_batch, load_corpus
-from ministem.model import Config, head_loss_forward, trunk_forward
+from ministem.knowledge import measure
+from ministem.model import head_loss_forward, trunk_forward
 from ministem.tokenizer import train_bpe
 from train import parse_stem_layers
 

@@ -16,8 +16,10 @@ import common
 import numpy as np
 from common import sig
 
-from ministem import backend, measure
-from ministem.model import Config, init_params, loss_and_grads
+from ministem import backend
+from ministem.config import Config, init_params
+from ministem.knowledge import measure
+from ministem.model import loss_and_grads
 from ministem.optim import AdamW
 
 SIZES = {  # and texts per step

@@ -13,8 +13,8 @@ import language
 import numpy as np
 from common import fit, least_mean_most, recorded_rates, sig
 
+from ministem.config import Config
 from ministem.data import draw_batch
-from ministem.model import Config
 from train import parse_stem_layers
 
 STDS = (0.004, 0.02, 0.1, 1.0)  # ours is 0.02; the official default gives 0.004 at 1B

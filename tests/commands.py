@@ -73,23 +73,19 @@ def once_each(encoding):
 
 
 def serve():
-    import numpy  # noqa: F401
-    import regex  # noqa: F401
-    import safetensors.numpy  # noqa: F401
     import scipy.sparse  # noqa: F401
-    import threadpoolctl  # noqa: F401
     import tiktoken
-    import tqdm  # noqa: F401
 
     import sample
     import train
-    from ministem import backend, checkpoint, data, edit, generate, inspect, measure, tokenizer  # noqa: F401
+    from ministem import backend, tokenizer
+    from ministem.knowledge import inside
 
     backend._blas()
     "".encode("utf-8-sig")  # another user may not be able to read where Python is
     tiktoken.Encoding = once_each(tiktoken.Encoding)
     tokenizer.train_bpe(TEXT, 300)  # the children find it made
-    mains = {"train.py": train.main, "sample.py": sample.main, "ministem.inspect": inspect.main}
+    mains = {"train.py": train.main, "sample.py": sample.main, "ministem.knowledge.inside": inside.main}
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child is the command
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -121,7 +117,7 @@ def be(job, mains):
     """The child: become the command, and end as an interpreter would."""
     import resource
 
-    from ministem.cli import as_command
+    from ministem.run.cli import as_command
 
     for fd, name, flags in ((0, "in", os.O_RDONLY), (1, "out", 0o1101), (2, "err", 0o1101)):
         os.dup2(os.open(os.path.join(job["streams"], name), flags, 0o666), fd)

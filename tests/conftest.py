@@ -8,7 +8,7 @@ import tiktoken
 from commands import once_each
 from hypothesis import settings
 
-from ministem import backend
+from ministem.devices import gpu as devices_gpu
 
 # properties are tried on the same examples every time: a failure of today is not gone tomorrow
 settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -29,8 +29,8 @@ def gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy)
     monkeypatch.setitem(sys.modules, "cupyx", fake_cupy.cupyx)
     monkeypatch.delenv("CUPY_TF32", raising=False)
-    backend._sum_rows.cache_clear()
+    devices_gpu.kernel.cache_clear()
     fake_cupy.reset()
     yield fake_cupy
     fake_cupy.reset()
-    backend._sum_rows.cache_clear()
+    devices_gpu.kernel.cache_clear()

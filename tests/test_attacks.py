@@ -15,8 +15,8 @@ from commands import FORKS, ROOT, TEXT, TINY, command
 from test_cli import metrics, run, state
 
 from ministem.backend import device_array
-from ministem.checkpoint import load_checkpoint, step_folders
 from ministem.generate import generate
+from ministem.run.checkpoint import load_checkpoint, step_folders
 
 CPU = device_array("cpu")
 pytestmark = pytest.mark.usefixtures("known_encodings")
@@ -353,7 +353,7 @@ CTRL_C_IN_CYTHON = """if True:  # Ctrl-C while numpy.random registers a class, w
         return register(*args)
     abc.ABCMeta.register = interrupted
     import sample
-    from ministem.cli import as_command
+    from ministem.run.cli import as_command
     as_command(sample.main)"""
 CTRL_C_BETWEEN = """if True:  # Ctrl-C when user_errors, which makes one line of an error, has just been left
     import contextlib, os, runpy, signal, sys
@@ -369,7 +369,7 @@ CTRL_C_BETWEEN = """if True:  # Ctrl-C when user_errors, which makes one line of
 
 CTRL_C_IN_A_DESTRUCTOR = """if True:
     import os, signal, time, weakref
-    from ministem.cli import as_command
+    from ministem.run.cli import as_command
     def main():
         weakref.finalize({1}, os.kill, os.getpid(), signal.SIGINT)  # a set that nobody keeps
         time.sleep(10)

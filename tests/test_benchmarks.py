@@ -133,41 +133,8 @@ def test_views_are_counted_once(monkeypatch):
     assert {id(x) for x in owners(cache)} == {id(a), id(b)}
 
 
-def test_help_imports_nothing_heavy(tmp_path):
-    """Asking for help costs no NumPy, no tokenizer, no progress bar; a Config costs NumPy alone."""
-    out = run("startup.py", "--quick", "--json", tmp_path / "a.json")
-    assert "CPU s" in out
-    imports = json.loads((tmp_path / "a.json").read_text())["imports"]
-    assert imports["python train.py --help"] == imports["python sample.py --help"] == []
-    assert imports["import ministem"] == []
-    assert imports["from ministem.model import Config"] == ["numpy"]
-
-
-@pytest.mark.parametrize("n_kv_heads, T", [(4, 128), (2, 150)])
-def test_the_fast_layers_compute_what_the_readable_ones_do(monkeypatch, n_kv_heads, T):
-    """Loss and all gradients of a whole model, in float64; 150 positions leave the last block short."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import fast
-
-    from ministem import model
-
-    config = model.Config(50, dim=32, n_layers=2, n_heads=4, n_kv_heads=n_kv_heads, context=T)
-    params, tables = model.init_params(config, 0, "float64")
-    ids = np.random.default_rng(0).integers(0, 50, (3, T + 1))
-    batch = tables.fetch(ids[:, :-1])
-    loss, grads = model.loss_and_grads(params, config, batch, ids[:, 1:])
-    for name in "attention_forward attention_backward glu_backward rmsnorm_backward".split():
-        monkeypatch.setattr(model, name, getattr(model, name))  # to be put back after install()
-    fast.install()
-    fast_loss, fast_grads = model.loss_and_grads(params, config, batch, ids[:, 1:])
-    assert abs(fast_loss - loss) < 1e-12
-    for name, grad in grads.items():
-        a, b = (getattr(g, "values", g) for g in (grad, fast_grads[name]))
-        assert np.abs(a - b).max() < 1e-12 * np.abs(a).max(), name
-
-
 def test_products_and_ministem_take_a_step():
-    out = run("step.py", "--size", "tiny", "--sides", "products", "ministem", "ministem-fast", "--rounds", 1,
+    out = run("step.py", "--size", "tiny", "--sides", "products", "ministem", "--rounds", 1,
               "--steps", 1, "--threads", 1)  # fmt: skip
     assert "tiny, stem:" in out and "tiny, dense:" in out and "STEM / dense" in out
 

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from safetensors.numpy import load_file, save_file
 
-from ministem import checkpoint
 from ministem.backend import device_array
-from ministem.checkpoint import Run, load_checkpoint, newest_run, save_checkpoint, start_run, step_folders
-from ministem.model import Config, init_params, loss_and_grads
+from ministem.config import Config, init_params
+from ministem.model import loss_and_grads
 from ministem.optim import AdamW
+from ministem.run import checkpoint
+from ministem.run.checkpoint import Run, load_checkpoint, newest_run, save_checkpoint, start_run, step_folders
 from ministem.tokenizer import train_bpe
 
 CPU = device_array("cpu")
@@ -82,7 +83,7 @@ def test_a_failure_while_saving_leaves_the_old_checkpoint_and_no_rubbish(tmp_pat
     def full(*_):
         raise OSError(28, "No space left on device", "somewhere")
 
-    monkeypatch.setattr(f"ministem.checkpoint.{at}", full)
+    monkeypatch.setattr(f"ministem.run.checkpoint.{at}", full)
     with pytest.raises(OSError):
         run.step = 2
         save_checkpoint(run, optimizer)

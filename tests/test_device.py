@@ -20,11 +20,15 @@ import numpy as np
 import pytest
 
 import train
-from ministem import backend, edit, inspect, measure, model, optim
-from ministem.checkpoint import load_checkpoint
-from ministem.model import Config, init_params, loss_and_grads
+from ministem import backend, model, optim
+from ministem.config import Config, init_params
+from ministem.devices import gpu as devices_gpu
+from ministem.devices.host import HostTables
+from ministem.knowledge import edit, inside, measure
+from ministem.model import loss_and_grads
 from ministem.optim import AdamW
-from ministem.tables import HostTables, RowSparse, Tables
+from ministem.run.checkpoint import load_checkpoint
+from ministem.tables import RowSparse, Tables
 
 TINY = ["--dim", "16", "--layers", "2", "--heads", "2", "--context", "8", "--batch", "4", "--warmup", "2",
         "--vocab-size", "300", "--threads", "1"]  # fmt: skip
@@ -147,8 +151,8 @@ def test_questions_and_looks_inside_are_answered_alike(gpu, fox):
         ids = run.tokenizer.encode("The quick brown fox jumps over the lazy dog.")
         changes = [edit.plan(run.tokenizer, "The quick fox", [("fox", "dog")]), []]
         prompts = [run.tokenizer.encode(text) for text in ("The quick fox", "The")]
-        alike = inspect.nearest(run.tables, ids[:1], 3)["embed"]
-        gates = inspect.gate(run, ids[:5], 4, ids[1:7], 3)
+        alike = inside.nearest(run.tables, ids[:1], 3)["embed"]
+        gates = inside.gate(run, ids[:5], 4, ids[1:7], 3)
         found.append((measure.recites(run, [(ids[:8], 2), (ids[:5], 3)]), [id for id, _ in alike],
                       measure.go_on(run, prompts, changes, max_new_tokens=4), [g.share_x for g in gates]))
     assert found[0] == found[1]
@@ -392,7 +396,7 @@ def test_a_stream_that_does_not_wait_for_the_other_is_caught(gpu, monkeypatch, f
     if forgotten == "the second stream":
         monkeypatch.setattr(tables.stream, "wait_event", lambda event: None)
     else:
-        monkeypatch.setattr(backend, "wait_for", lambda event: None)
+        monkeypatch.setattr(devices_gpu, "wait_for", lambda event: None)
     with pytest.raises(AssertionError, match="has to wait"):
         tables.prefetch(IDS[:, :-1], IDS[:, 1:])
         step(params, tables, optimizer, IDS)
@@ -469,7 +473,7 @@ HEADERS = "a.cu(1): note\na.cu(2): catastrophic error: cannot open source file v
 def test_each_thing_that_can_be_missing_is_said_in_one_line(monkeypatch, error, driver, words):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     runtime = SimpleNamespace(driverGetVersion=lambda: driver, runtimeGetVersion=lambda: 13000)
-    line = backend.explain(error, runtime if driver is not None else None)
+    line = devices_gpu.explain(error, runtime if driver is not None else None)
     assert "\n" not in line and all(word in line for word in words), line
 
 
@@ -648,8 +652,8 @@ def compiled(source, *options):
 
 def test_the_kernel_compiles_for_a_gpu():
     for number in ("float", "double"):
-        assert compiled(backend.SUM_ROWS, f"-DNUMBER={number}") == ""
-    assert "undefined" in compiled(backend.SUM_ROWS.replace("blockIdx.x", "blockIdy.x"), "-DNUMBER=float")
+        assert compiled(devices_gpu.SUM_ROWS, f"-DNUMBER={number}") == ""
+    assert "undefined" in compiled(devices_gpu.SUM_ROWS.replace("blockIdx.x", "blockIdy.x"), "-DNUMBER=float")
 
 
 # A block of 256 threads as 256 threads of the CPU, one block after the other. Slow, but the kernel as it is.
@@ -699,7 +703,7 @@ extern "C" void run(const NUMBER* values, const int* slot, NUMBER* out, int N, i
 @pytest.mark.skipif(not shutil.which("g++"), reason="no g++ here to compile the kernel for the CPU")
 def test_the_kernel_itself_adds_in_the_order_of_positions(tmp_path):
     """Compiled for the CPU, its threads as threads: the bits of SciPy's sum. The twin is not asked."""
-    (tmp_path / "kernel.cpp").write_text(EMULATION.replace("KERNEL", backend.SUM_ROWS))
+    (tmp_path / "kernel.cpp").write_text(EMULATION.replace("KERNEL", devices_gpu.SUM_ROWS))
     build = "g++ -std=c++20 -pthread -shared -fPIC -DNUMBER=float kernel.cpp -o kernel.so"
     subprocess.run(build.split(), cwd=tmp_path, check=True)
     kernel, rng = ctypes.CDLL(str(tmp_path / "kernel.so")), np.random.default_rng(2)

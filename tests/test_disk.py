@@ -11,14 +11,17 @@ import pytest
 
 import sample
 import train as train_script
-from ministem import checkpoint, edit, files, inspect
 from ministem.backend import device_array
-from ministem.checkpoint import Run, load_checkpoint, save_checkpoint, start_run
-from ministem.disk import DiskTables
+from ministem.config import Config, init_dense, init_params
+from ministem.convert.lingua import to_lingua
+from ministem.devices import files
+from ministem.devices.disk import DiskTables
 from ministem.generate import generate
-from ministem.lingua import to_lingua
-from ministem.model import Config, init_dense, init_params, loss_and_grads
+from ministem.knowledge import edit, inside
+from ministem.model import loss_and_grads
 from ministem.optim import AdamW
+from ministem.run import checkpoint
+from ministem.run.checkpoint import Run, load_checkpoint, save_checkpoint, start_run
 from ministem.tables import CHUNK, Tables
 from ministem.tokenizer import Tokenizer, train_bpe
 
@@ -228,7 +231,7 @@ def test_editing_changes_memory_and_not_the_checkpoint(both, tokenizer):
 def test_similar_rows_are_found_without_the_table_in_memory(both):
     ram, disk = both["ram"][0], both["disk"][0]
     saved = load_checkpoint(disk.folder, CPU)
-    found = [inspect.nearest(run.tables, [5, 9], 4) for run in (ram, disk, saved)]
+    found = [inside.nearest(run.tables, [5, 9], 4) for run in (ram, disk, saved)]
     assert found[0] == found[1] == found[2]
 
 

@@ -11,14 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ministem import atlas, edit, inspect, measure
+from ministem import atlas
 from ministem.backend import blas_threads, device_array
-from ministem.checkpoint import Run, load_checkpoint, save_checkpoint, start_run
+from ministem.config import Config, init_params
 from ministem.data import draw_batch
-from ministem.edit import Patch
 from ministem.generate import generate
-from ministem.model import Config, forward, init_params, loss_and_grads, rmsnorm_forward
+from ministem.knowledge import edit, inside, measure
+from ministem.knowledge.edit import Patch
+from ministem.model import forward, loss_and_grads, rmsnorm_forward
 from ministem.optim import AdamW
+from ministem.run.checkpoint import Run, load_checkpoint, save_checkpoint, start_run
 from ministem.tables import Tables
 from ministem.tokenizer import train_bpe
 
@@ -523,7 +525,7 @@ def command(script, *args, cwd, check=0):
     return out, err
 
 
-TRAIN, SAMPLE, INSPECT = str(ROOT / "train.py"), str(ROOT / "sample.py"), "-m ministem.inspect"
+TRAIN, SAMPLE, INSPECT = str(ROOT / "train.py"), str(ROOT / "sample.py"), "-m ministem.knowledge.inside"
 ASK = ["--prompt", "The capital of Spain is", "--tokens", 8, "--temperature", 0]
 
 
@@ -666,16 +668,16 @@ def test_flags_that_need_each_other(patched, flags, message):
 
 
 def test_columns_line_up_for_wide_and_for_combining_characters():
-    assert [inspect.width(text) for text in ("ab", "日本", "e\u0301", "한", "")] == [2, 4, 1, 2, 0]
+    assert [inside.width(text) for text in ("ab", "日本", "e\u0301", "한", "")] == [2, 4, 1, 2, 0]
     odds = np.full(TOKENIZER.n_vocab, 1e-9)
     for text in ("日", "の", " of", "\n"):
         odds[TOKENIZER.encode(text)[0]] = 0.2
-    table = inspect.odds_table(TOKENIZER, odds, odds[::-1]).splitlines()
-    assert len({inspect.width(line) for line in table}) == 1
+    table = inside.odds_table(TOKENIZER, odds, odds[::-1]).splitlines()
+    assert len({inside.width(line) for line in table}) == 1
 
 
 def test_tokens_are_shown_without_what_a_terminal_would_obey():
-    ids = {inspect.shown(TOKENIZER, id) for id in (27, 10, 255, TOKENIZER.encode(" Spain")[0])}
+    ids = {TOKENIZER.shown(id) for id in (27, 10, 255, TOKENIZER.encode(" Spain")[0])}
     assert ids == {"\\x1b", "\\n", "\\xff", " Spain"}
 
 
@@ -684,10 +686,10 @@ def test_nearest_finds_the_row_that_points_the_same_way():
     for name in tables.names:
         tables[name][7] = 3 * tables[name][4] + 0.01
         tables[name][8] = 0
-    for found in inspect.nearest(tables, [4], k=3).values():
+    for found in inside.nearest(tables, [4], k=3).values():
         assert found[0][0] == 7 and found[0][1] > 0.9 and len(found) == 3
         assert all(id not in (4, 8) and abs(cosine) < 1.001 for id, cosine in found)
-    for found in inspect.nearest(tables, [4, 7], k=99).values():
+    for found in inside.nearest(tables, [4, 7], k=99).values():
         assert len(found) == 29
 
 
@@ -699,7 +701,7 @@ def test_the_gate_is_silu_of_what_the_layer_computes(ffn):
     run = Run(None, config, {}, None, params, tables)
     params["layers.0.wo"][...] = 0  # no attention in layer 0: then it sees the embedding alone
     ids = [3, 1, 4]
-    one, *_, last = inspect.gate(run, ids, 2, [5, 9, 2, 4], 3)
+    one, *_, last = inside.gate(run, ids, 2, [5, 9, 2, 4], 3)
     if ffn == "gate":
         a = tables["layers.0.table"][4]  # here the table is the gate: the context has no say
         assert last.layer == 2 and (last.x == last.y).all()
@@ -710,11 +712,11 @@ def test_the_gate_is_silu_of_what_the_layer_computes(ffn):
     np.testing.assert_allclose(one.x, a / (1 + np.exp(-a)), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(one.x, one.y, rtol=1e-4, atol=1e-6)
     assert one.both == 1 and one.cosine == pytest.approx(1)
-    picture = "".join(inspect.gate_picture(last, columns=7))
+    picture = "".join(inside.gate_picture(last, columns=7))
     assert len(picture) == 20 and picture[0] == "·▀▄█"[(last.x[0] > 0) + 2 * (last.y[0] > 0)]
 
 
-def test_the_inspect_command(world, patched):
+def test_the_command_that_looks_inside(world, patched):
     cwd, _ = patched
     out, _ = command(INSPECT, "nearest", "Spain", "--run", "base", "--top", 3, cwd=cwd)
     assert out.count("\n") == 4 and "layers.1.table" in out

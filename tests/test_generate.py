@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ministem.config import Config, init_params
 from ministem.generate import generate, sample, window_start
-from ministem.model import Config, init_params
 
 CONFIG = Config(31, dim=16, n_layers=2, n_heads=4, n_kv_heads=2, ffn_dim=20, context=8)
 

@@ -14,10 +14,11 @@ import pytest
 from test_device import TEXT, TINY, start, step
 
 from ministem import backend
+from ministem.config import Config, init_params
+from ministem.devices.host import HostTables
 from ministem.generate import generate
-from ministem.model import Config, causal_mask, init_params, loss_and_grads, rope_forward, rope_rotations
+from ministem.model import causal_mask, loss_and_grads, rope_forward, rope_rotations
 from ministem.optim import AdamW
-from ministem.tables import HostTables
 
 CONFIG = Config(vocab_size=300, dim=32, n_layers=3, n_heads=4, n_kv_heads=2, context=24, stem_layers=(0, 2))
 CPU = np.empty(0, "float32")

@@ -177,7 +177,7 @@ def test_update_writes_what_is_printed_and_quoted(page):
 
 
 def test_methods_and_constants_can_be_quoted():
-    assert run.source_of("ministem/model.py:Config.head_dim").startswith("@property\ndef head_dim(self):")
+    assert run.source_of("ministem/config.py:Config.head_dim").startswith("@property\ndef head_dim(self):")
     assert run.source_of("ministem/tables.py:CHUNK").startswith("CHUNK = ")
     with pytest.raises(ValueError, match="no nothing in ministem/model.py"):
         run.source_of("ministem/model.py:nothing")

@@ -15,10 +15,11 @@ import pytest
 import tiktoken.load
 from safetensors.numpy import load_file, save_file
 
-from ministem.checkpoint import Run, load_checkpoint, put_on_disk, save_checkpoint, start_run
-from ministem.lingua import export_run, from_lingua, import_run, main, official_params, to_lingua
-from ministem.model import Config, init_params
+from ministem.config import Config, init_params
+from ministem.convert.folders import export_run, import_run, main, official_params
+from ministem.convert.lingua import from_lingua, to_lingua
 from ministem.optim import AdamW
+from ministem.run.checkpoint import Run, load_checkpoint, put_on_disk, save_checkpoint, start_run
 from ministem.tokenizer import train_bpe
 
 SIZES = dict(vocab_size=11, dim=24, n_layers=3, n_heads=4, ffn_dim=20, context=9)
@@ -141,7 +142,7 @@ def test_what_does_not_fit_is_named():
 
 # ------------------------------------------------------------------------------------------ folders
 
-PTH = Path(__file__).resolve().parent.parent / "benchmarks" / "pth.py"  # stands alone: no package
+PTH = Path(__file__).resolve().parent.parent / "ministem/convert/pth.py"  # stands alone: no package
 TEXT = "a little text, from which a little vocabulary is made; and then some more of it. " * 4
 
 
@@ -158,7 +159,7 @@ def saved_run(folder, **changes):
 
 
 def lingua(monkeypatch, capsys, *args):
-    """python -m ministem.lingua ARGS -> its exit code, what it says"""
+    """python -m ministem.convert.folders ARGS -> its exit code, what it says"""
     monkeypatch.setattr(sys, "argv", ["lingua", *map(str, args)])
     try:
         main()

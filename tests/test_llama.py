@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from ministem.llama import from_llama, halves, llama_arguments, llama_config, pairs, to_llama
-from ministem.model import Config, forward, init_params
+from ministem.config import Config, init_params
+from ministem.convert.llama import from_llama, halves, llama_arguments, llama_config, pairs, to_llama
+from ministem.model import forward
 
 SIZES = dict(vocab_size=61, dim=48, n_layers=3, n_heads=6, ffn_dim=40, context=32, stem_layers=())
 

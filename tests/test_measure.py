@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ministem import backend, measure
+from ministem import backend
+from ministem.config import Config, init_params
 from ministem.generate import generate
-from ministem.model import Config, forward, init_params, loss_and_grads
+from ministem.knowledge import measure
+from ministem.model import forward, loss_and_grads
 
 CONFIG = Config(31, dim=12, n_layers=3, n_heads=6, n_kv_heads=3, ffn_dim=20, context=9, stem_layers=(0, 2))
 

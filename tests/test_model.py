@@ -9,8 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ministem import model
-from ministem.model import FFN, Config, KVCache, forward, init_params, loss_and_grads
+from ministem.config import Config, init_params, initial_rows, shapes
+from ministem.generate import KVCache
+from ministem.model import FFN, forward, loss_and_grads
 from ministem.optim import AdamW
+from ministem.tables import CHUNK, Tables
 
 VARIANTS = [
     ("stem", (0, 1, 2)),
@@ -50,7 +53,7 @@ def test_every_gradient_equals_the_slope_of_the_loss(ffn, stem_layers):
         is_table = name in tables.names
 
         def loss(x, name=name, is_table=is_table):
-            p, t = dict(params), model.Tables(tables.arrays)
+            p, t = dict(params), Tables(tables.arrays)
             (t.arrays if is_table else p)[name] = x
             return loss_and_grads(p, config, t.fetch(IDS), TARGETS)[0]
 
@@ -180,18 +183,18 @@ def test_init_is_deterministic_and_scaled_as_it_says():
 
 
 def test_any_part_of_a_new_table_can_be_made_without_the_rest():
-    config = Config(2 * model.CHUNK + 5, dim=8, n_layers=2, n_heads=2)
+    config = Config(2 * CHUNK + 5, dim=8, n_layers=2, n_heads=2)
     tables = init_params(config, 3)[1]
     for name in tables.names:
-        for start in (0, model.CHUNK, 2 * model.CHUNK):
-            rows = model.initial_rows(config, 3, name, start)
-            assert (rows == tables[name][start : start + model.CHUNK]).all() and len(rows) in (model.CHUNK, 5)
+        for start in (0, CHUNK, 2 * CHUNK):
+            rows = initial_rows(config, 3, name, start)
+            assert (rows == tables[name][start : start + CHUNK]).all() and len(rows) in (CHUNK, 5)
     assert (tables["layers.0.table"] != tables["layers.1.table"]).mean() > 0.99
 
 
 def test_parameter_names_and_shapes_are_the_documented_ones():
     config = Config(11, dim=12, n_layers=2, n_heads=6, n_kv_heads=3, ffn_dim=7, stem_layers=(1,))
-    dense, tables = model.shapes(config)
+    dense, tables = shapes(config)
     assert dense == {
         "layers.0.norm1": (12,), "layers.0.wqkv": (12, 24), "layers.0.wo": (12, 12), "layers.0.norm2": (12,),
         "layers.0.w_gate": (12, 7), "layers.0.w_up": (12, 7), "layers.0.w_down": (7, 12),
@@ -231,7 +234,7 @@ def test_a_config_of_anything_at_all_is_a_config_or_a_value_error(values):
         assert "\n" not in str(error)
     else:
         assert config == replace(config) and set(config.stem_layers) <= set(range(config.n_layers))
-        sizes = [n for part in model.shapes(config) for shape in part.values() for n in shape]
+        sizes = [n for part in shapes(config) for shape in part.values() for n in shape]
         assert all(type(n) is int and n > 0 for n in sizes)
 
 

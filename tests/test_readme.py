@@ -14,23 +14,6 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 
 
-def lines_of(path):
-    return len((ROOT / path).read_text("utf-8").splitlines())
-
-
-def test_line_counts_in_the_reading_order_are_right():
-    rows = re.findall(r"^\| \d+ \| (.+?) \| ([\d, ]+) \|", README, re.M)
-    assert len(rows) >= 9
-    for files, counts in rows:
-        paths = re.findall(r"\(([^)]+)\)", files)
-        assert [int(n) for n in counts.split(", ")] == [lines_of(p) for p in paths], files
-
-
-def test_the_model_is_as_long_as_the_first_paragraph_says():
-    said = int(re.search(r"transformer of (\d+) lines", README).group(1))
-    assert said == lines_of("ministem/model.py")
-
-
 def test_links_lead_somewhere():
     headings = re.findall(r"^#+ (.+)$", README, re.M)
     anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ministem.lingua import from_lingua, to_lingua
-from ministem.model import Config, forward, init_params, loss_and_grads
+from ministem.config import Config, init_params
+from ministem.convert.lingua import from_lingua, to_lingua
+from ministem.model import forward, loss_and_grads
 from ministem.optim import AdamW
 
 # all sizes different, four query heads share two key/value heads; nothing left at its default
@@ -114,11 +115,13 @@ def test_a_batch_split_over_threads_agrees_with_pytorch():
     check(*both(*example("stem", (0, 2), np.float64), threads=2), 1e-10)
 
 
-@pytest.mark.parametrize("dtype, tol", [(np.float32, 1e-4), (np.float64, 1e-11)])
+# Adam divides a gradient by its own size, so one that is mostly rounding moves its weight by a whole step in
+# a direction that depends on the machine's BLAS. A larger eps, on both sides, keeps float32 comparable.
+@pytest.mark.parametrize("dtype, eps, tol", [(np.float32, 1e-3, 1e-5), (np.float64, 1e-8, 1e-11)])
 @pytest.mark.parametrize(
     "ffn, stem_layers", [("dense", ()), ("stem", (0, 2)), ("gate", (1,)), ("additive", (0, 1, 2))]
 )
-def test_ten_training_steps_track_pytorch(ffn, stem_layers, dtype, tol):
+def test_ten_training_steps_track_pytorch(ffn, stem_layers, dtype, eps, tol):
     """Other tokens in every batch, so a lazy row now stands still and now moves."""
     torch, ref = reference()
     config, params, tables, _, _ = example(ffn, stem_layers, dtype)
@@ -126,7 +129,7 @@ def test_ten_training_steps_track_pytorch(ffn, stem_layers, dtype, tol):
         params | {name: tables[name] for name in tables.names},
         torch.float64 if dtype == np.float64 else torch.float32,
     )
-    settings = dict(lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, table_lr=3.0, clip=1.0)
+    settings = dict(lr=1e-2, betas=(0.9, 0.95), eps=eps, weight_decay=0.1, table_lr=3.0, clip=1.0)
     ours, theirs = AdamW(**settings), ref.Trainer(p, tables.names, **settings)
     rng = np.random.default_rng(5)
     losses, norms = [], []

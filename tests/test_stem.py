@@ -16,7 +16,7 @@ from ministem.model import (
     stem_ffn_backward,
     stem_ffn_forward,
 )
-from ministem.optim import AdamW, global_norm
+from ministem.optim import AdamW
 from ministem.tables import RowSparse, Tables
 
 U, C, F = 11, 5, 7
@@ -111,39 +111,6 @@ def test_rows_of_absent_tokens_do_not_move():
         assert (moved == present).all()
         for moment in (optimizer.table_m[name], optimizer.table_v[name]):
             assert (moment.any(-1) == present).all()
-
-
-def test_row_sparse_sums():
-    a = RowSparse(np.array([1, 4]), np.array([[1.0, 2], [3, 4]]), (6, 2))
-    b = RowSparse(np.array([0, 4, 5]), np.array([[5.0, 6], [7, 8], [9, 10]]), (6, 2))
-    total = a + b
-    assert total.rows.tolist() == [0, 1, 4, 5]
-    assert (total.to_dense() == a.to_dense() + b.to_dense()).all()
-    with pytest.raises(AssertionError, match="gradient"):
-        a + RowSparse(b.rows, b.values, (7, 2))
-
-
-@st.composite
-def row_sparse(draw, shape=(9, 3)):
-    rows = np.array(sorted(draw(st.sets(st.integers(0, shape[0] - 1), max_size=9))), int)
-    numbers = st.integers(-1000, 1000)  # whole ones, so that sums are exact in any order
-    values = draw(arrays("float64", (len(rows), shape[1]), elements=numbers))
-    return RowSparse(rows, values, shape)
-
-
-@given(row_sparse(), row_sparse(), row_sparse())
-def test_row_sparse_gradients_add_like_dense_ones(a, b, c):
-    """a + b is a.to_dense() + b.to_dense(), its rows are those of either, sorted and distinct; in any order;
-    lengths agree; nothing of a and b has changed."""
-    before = [(x.rows.copy(), x.values.copy()) for x in (a, b)]
-    total = a + b
-    assert (total.to_dense() == a.to_dense() + b.to_dense()).all() and total.shape == a.shape
-    assert total.rows.tolist() == sorted({*a.rows.tolist(), *b.rows.tolist()})
-    assert ((a + b) + c).to_dense().tobytes() == (a + (b + c)).to_dense().tobytes()
-    assert (b + a).to_dense().tobytes() == total.to_dense().tobytes()
-    assert global_norm({"t": a}) == pytest.approx(np.linalg.norm(a.to_dense()))
-    for x, (rows, values) in zip((a, b), before, strict=True):
-        assert (x.rows == rows).all() and (x.values == values).all()
 
 
 @given(ids=arrays("int64", array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.integers(0, U - 1)))

@@ -4,7 +4,7 @@ from dataclasses import replace  # noqa: F401
 
 import numpy as np  # noqa: F401
 
-from ministem.edit import table_names  # noqa: F401
+from ministem.knowledge.edit import table_names  # noqa: F401
 
 
 def recipe(how, n_old, new, tokenizer):

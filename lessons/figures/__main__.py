@@ -15,7 +15,7 @@ import importlib
 import inspect
 from pathlib import Path
 
-from ministem.cli import fail
+from ministem.run.cli import fail
 
 HERE = Path(__file__).resolve().parent
 STYLE = {

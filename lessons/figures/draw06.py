@@ -7,7 +7,7 @@ import numpy as np
 from lessons.figures.__main__ import DENSE, GREEN, GREY, STEM
 from lessons.figures.draw05 import _cells
 from ministem import AdamW, Config, init_params, loss_and_grads
-from ministem.inspect import gate
+from ministem.knowledge.inside import gate
 
 
 def both_layers_side_by_side(fig):

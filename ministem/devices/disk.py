@@ -4,7 +4,7 @@ Two kinds of Tables (tables.py), for the two things that are done with a model:
 
 DiskTables   are trained. Their files are as long as the tables and empty at first: a file system gives room
              only to what is written. A new table is never written out: the CHUNK around a row is drawn
-             (model.initial_rows) when the row is read for the first time. Rows are read and written through
+             (config.initial_rows) when the row is read for the first time. Rows are read and written through
              np.memmap. The files have no names, so whatever ends the program, the system clears them away;
              what is kept is in checkpoints.
 SavedTables  are those of a checkpoint, and hold the rows that training has written, one after the other.
@@ -23,9 +23,9 @@ import weakref
 
 import numpy as np
 
+from ..config import initial_rows, shapes
+from ..tables import CHUNK, Tables
 from . import files
-from .model import initial_rows, shapes
-from .tables import CHUNK, Tables
 
 
 class OnDisk(Tables):

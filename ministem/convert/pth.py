@@ -1,7 +1,7 @@
-"""The official STEM code's own files from the folder that `python -m ministem.lingua export` makes, and back.
+"""The official STEM code's own files from a folder that folders.py exported, and back.
 
-    python benchmarks/pth.py FOLDER --shards 8     before the official code: a shard for each GPU of a table
-    python benchmarks/pth.py FOLDER --back         after it: safetensors, which ministem imports
+    python ministem/convert/pth.py FOLDER --shards 8   before the official code: a shard of each table per GPU
+    python ministem/convert/pth.py FOLDER --back       after it: safetensors, which ministem imports
 
 Needs PyTorch and safetensors and nothing of ministem, so that it can be copied to where the GPUs are. It
 makes consolidated/*.pth, which generation reads, and for training .metadata and *.distcp (the backbone as a
@@ -36,7 +36,7 @@ def there(folder, shards):
     paths = [consolidated / f"{name}.safetensors" for name in ("consolidated", "consolidated_stem")]
     for path in paths:
         if not path.exists():
-            fail(f"{path} is missing: python -m ministem.lingua export makes it")
+            fail(f"{path} is missing: python -m ministem.convert.folders export makes it")
     backbone, stem = map(load_file, paths)
     # under "model" and without the prefix: as its training saves, and as its generation expects
     backbone = {"model": {name.removeprefix(BACKBONE): a for name, a in backbone.items()}}

@@ -1,31 +1,26 @@
 """Looking inside: whose rows are alike, what the gate lets through, which rows have moved, what comes next.
 
-    python -m ministem.inspect nearest Spain                            tokens with rows like those of Spain
-    python -m ministem.inspect gate Spain "The capital of Spain is" "The currency of Spain is"
-    python -m ministem.inspect moved runs/atlas/step-000500 runs/atlas/step-000600
+    python -m ministem.knowledge.inside nearest Spain        tokens with rows like those of Spain
+    python -m ministem.knowledge.inside gate Spain "The capital of Spain is" "The currency of Spain is"
+    python -m ministem.knowledge.inside moved runs/atlas/step-000500 runs/atlas/step-000600
 
 Functions return numbers, the command prints them. Left out: what a feature means. Nobody has named them.
 """
 
+import argparse
 import unicodedata
 from collections import namedtuple
 
 import numpy as np
 
-from .backend import download
-from .generate import window_start
-from .model import linear_forward, trunk_forward
+from ..backend import device_array, download
+from ..generate import window_start
+from ..model import linear_forward, trunk_forward
+from ..run.checkpoint import load_checkpoint, newest_run
+from ..run.cli import as_command, user_errors
+from .edit import Patch, find, spelling
 
 # ------------------------------------------------------------------------------- showing tokens in columns
-
-
-def shown(tokenizer, id):
-    """A token as text that can be printed: a line break as \\n, half a character as its bytes."""
-    try:
-        text = tokenizer.token_bytes(id).decode()
-    except UnicodeDecodeError:
-        return tokenizer.token_bytes(id).decode("ascii", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def width(text):
@@ -59,7 +54,7 @@ def odds_table(tokenizer, before, after, k=4):
     """The k likeliest tokens of each side, in columns: token, its chance before, its chance after."""
     likeliest = [np.argsort(-p, kind="stable")[:k].tolist() for p in (before, after)]
     ids = list(dict.fromkeys(likeliest[0] + likeliest[1]))
-    names = {id: f"[{shown(tokenizer, id)}]" for id in ids}
+    names = {id: f"[{tokenizer.shown(id)}]" for id in ids}
     n = max(map(width, [*names.values(), "next token"]))
     lines = [f"{column('next token', n)}  {'before':>9}  {'after':>9}"]
     for id in ids:
@@ -127,8 +122,6 @@ def gate_picture(one, columns=64):
 
 def moved(before, after):
     """Two models' tables -> edit.Moved for each token whose rows differ, the farthest first."""
-    from .edit import Patch
-
     return Patch.between(before.tables, after.tables).describe(after.tokenizer)
 
 
@@ -136,11 +129,9 @@ def moved(before, after):
 
 
 def main():
-    import argparse
-
-    from .cli import user_errors
-
-    parser = argparse.ArgumentParser(prog="python -m ministem.inspect", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m ministem.knowledge.inside", description=__doc__.splitlines()[0]
+    )
     commands = parser.add_subparsers(dest="what", required=True)
     one = commands.add_parser("nearest", help="whose rows are like those of a name")
     one.add_argument("name")
@@ -162,32 +153,25 @@ def main():
 
 
 def load(path):
-    from .backend import device_array
-    from .checkpoint import load_checkpoint, newest_run
-
     return load_checkpoint(path or newest_run(), device_array("cpu"))
 
 
 def print_nearest(args):
-    from .edit import spelling
-
     run = load(args.run)
     ids = spelling(run.tokenizer, args.name)
-    print("tokens", "".join(f"[{shown(run.tokenizer, id)}]" for id in ids))
+    print("tokens", "".join(f"[{run.tokenizer.shown(id)}]" for id in ids))
     for name, found in nearest(run.tables, ids, args.top).items():
-        print(f"{name:15s}", "  ".join(f"[{shown(run.tokenizer, id)}] {cosine:.2f}" for id, cosine in found))
+        print(f"{name:15s}", "  ".join(f"[{run.tokenizer.shown(id)}] {cosine:.2f}" for id, cosine in found))
 
 
 def print_gate(args):
-    from .edit import find
-
     run, sides = load(args.run), []
     for text in (args.x, args.y):
         ids = run.tokenizer.encode(text)
         if len(ids) > run.config.context:
             raise ValueError(f"{text!r} has {len(ids)} tokens, and the model sees {run.config.context}")
         sides += [ids, find(run.tokenizer, text, args.name)[0][1] - 1]  # the name's last token
-    token = shown(run.tokenizer, sides[0][sides[1]])
+    token = run.tokenizer.shown(sides[0][sides[1]])
     print(f"[{token}]   upper half: open in {args.x!r}, lower half: in {args.y!r}")
     for one in gate(run, *sides):
         kind = run.config.ffn_kind(one.layer)
@@ -210,6 +194,4 @@ def print_moved(args):
 
 
 if __name__ == "__main__":
-    from .cli import as_command
-
     as_command(main)

@@ -1,127 +1,38 @@
-"""Weights to and from the official STEM code (built on Meta Lingua): its names, its layouts, its folders.
+"""Runs to and from folders of other code.
 
-    python -m ministem.lingua export runs/NAME FOLDER              for the official STEM code
-    python -m ministem.lingua export runs/NAME FOLDER --to llama   for Hugging Face, dense models only
-    python -m ministem.lingua import FOLDER runs/NEW               from either
-
-Nothing is computed here, every number stays what it was, bit for bit. A torch Linear stores
-(out, in) and we store (in, out), so matrices turn over; the official code keeps wq, wk and wv
-apart and we keep one wqkv. The tables stand outside lm_transformer and are counted by themselves:
-stem_embeddings.0 belongs to the first STEM layer, whichever that is, and a STEM layer is one that
-has no w3. Left out: the optimizer's state, and our `gate` and `additive`, which are ours alone.
+    python -m ministem.convert.folders export runs/NAME FOLDER              for the official STEM code
+    python -m ministem.convert.folders export runs/NAME FOLDER --to llama   for Hugging Face, dense models
+    python -m ministem.convert.folders import FOLDER runs/NEW               from either
 
 The official code keeps weights in .pth files. These are pickles, and take PyTorch to write and to read;
-here they are safetensors of the same names in the same places, and benchmarks/pth.py, which needs nothing but
+here they are safetensors of the same names in the same places, and pth.py, which needs nothing but
 PyTorch and safetensors, turns the one kind into the other where PyTorch is.
 """
 
 import argparse
 import os
-import re
 import shutil
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
-from .model import Config, shapes
-from .tables import Tables
-
-REFUSED = "not a STEM model of the official code"
-THEIRS = {  # the last word of our name -> what the official code calls it; wqkv is three of theirs
-    "embed": ["tok_embeddings"],
-    "norm1": ["attention_norm"],
-    "wqkv": ["attention.wq", "attention.wk", "attention.wv"],
-    "wo": ["attention.wo"],
-    "norm2": ["ffn_norm"],
-    "w_gate": ["feed_forward.w1"],
-    "w_up": ["feed_forward.w3"],
-    "w_down": ["feed_forward.w2"],
-    "norm": ["norm"],
-    "head": ["output"],
-}
-
-
-def layout(config):
-    """-> {our name: {official name: shape}}, all that both directions need to know."""
-    kv = config.n_kv_heads * config.head_dim
-    dense, tables = shapes(config)
-    names = {}
-    for ours, shape in (tables | dense).items():
-        at, _, last = ours.rpartition(".")  # "layers.1", "wqkv"
-        if last == "table":
-            names[ours] = {f"stem_embeddings.{len(names) - 1}.weight": shape}  # embed came first
-            continue
-        rows, *columns = shape if last == "embed" else shape[::-1]  # (in,out) -> (out,in)
-        cut = [config.dim, kv, kv] if last == "wqkv" else [rows]  # query, key and value heads
-        names[ours] = {
-            f"lm_transformer.{at}.{theirs}.weight".replace("..", "."): (n, *columns)
-            for theirs, n in zip(THEIRS[last], cut, strict=True)
-        }
-    return names
-
-
-def is_table(name):
-    return name == "embed" or name.endswith(".table")  # tables are (V, ·) on both sides
-
-
-def matrix(state, name):
-    """The three arrays the sizes are read from have to be there before anything can be compared."""
-    if name not in state or state[name].ndim != 2:
-        raise ValueError(f"{REFUSED}: {name} is missing or no matrix")
-    return state[name]
-
-
-def to_lingua(params, tables, config):
-    """-> {official name: array}, contiguous copies ready for torch.from_numpy or safetensors"""
-    if config.stem_layers and config.ffn not in ("stem", "dense"):
-        raise ValueError(f"the official STEM code has no ffn {config.ffn!r}, only dense and stem")
-    state = {}
-    for ours, parts in layout(config).items():
-        a = tables[ours] if is_table(ours) else params[ours].T
-        cuts = np.cumsum([shape[0] for shape in parts.values()])[:-1]
-        for name, part in zip(parts, np.split(a, cuts), strict=True):
-            state[name] = np.array(part, order="C")
-    return state
-
-
-def from_lingua(state, n_heads, context, norm_eps=1e-5, rope_theta=10000.0):
-    """-> params, tables, config.  Shapes say all of the config but these four arguments: a (C,C)
-    matrix does not know into how many heads it is cut. Raises ValueError naming what is wrong."""
-    state = {name: np.asarray(a) for name, a in state.items()}
-    layers = [re.match(r"lm_transformer\.layers\.(\d+)\.", name) for name in state]
-    n_layers = 1 + max((int(m[1]) for m in layers if m), default=0)
-    if n_layers > 1 + len(state):  # before a list of so many is made
-        raise ValueError(f"{REFUSED}: it has {len(state)} arrays, and one for layer {n_layers - 1}")
-    V, C = matrix(state, "lm_transformer.tok_embeddings.weight").shape
-    kv = len(matrix(state, "lm_transformer.layers.0.attention.wk.weight"))
-    F = len(matrix(state, "lm_transformer.layers.0.feed_forward.w1.weight"))
-    if C % n_heads:
-        raise ValueError(f"width {C} does not divide into {n_heads} heads")
-    w3 = "lm_transformer.layers.{}.feed_forward.w3.weight"
-    stem_layers = [i for i in range(n_layers) if w3.format(i) not in state]
-    sizes = dict(vocab_size=V, dim=C, n_layers=n_layers, n_heads=n_heads, ffn_dim=F)
-    sizes["n_kv_heads"] = max(1, kv // (C // n_heads))
-    how = dict(context=context, norm_eps=norm_eps, rope_theta=rope_theta)
-    config = Config(**sizes, **how, stem_layers=stem_layers)
-
-    names = layout(config)
-    expected = {name: shape for parts in names.values() for name, shape in parts.items()}
-    wrong = [f"missing {name}" for name in expected if name not in state]
-    for name, a in state.items():
-        if name not in expected:
-            wrong.append(f"unexpected {name}")
-        elif a.shape != expected[name]:
-            wrong.append(f"{name} is {a.shape}, expected {expected[name]}")
-    if wrong:
-        raise ValueError(f"{REFUSED}: " + "; ".join(wrong))
-
-    arrays = {ours: np.concatenate([state[n] for n in parts]) for ours, parts in names.items()}
-    params = {name: np.array(a.T, order="C") for name, a in arrays.items() if not is_table(name)}
-    tables = Tables({name: a for name, a in arrays.items() if is_table(name)})
-    return params, tables, config
-
-
-# ----------------------------------------------------------------------------------------- folders
+from ..backend import device_array
+from ..optim import AdamW
+from ..run.checkpoint import (
+    Run,
+    load_checkpoint,
+    read_json,
+    save_arrays,
+    save_checkpoint,
+    start_run,
+    write_json,
+)
+from ..run.cli import as_command, say, user_errors
+from ..tokenizer import Tokenizer
+from .lingua import from_lingua, to_lingua
+from .llama import from_llama, llama_arguments, llama_config, to_llama
 
 # FOLDER/params.json              the official settings of model, data and precision
 #        consolidated/            consolidated.safetensors, consolidated_stem.safetensors, params.json again
@@ -149,10 +60,7 @@ def official_params(config, tokenizer):
 
 
 def export_run(run, folder, to):
-    """Write a Run (checkpoint.py) as a folder, whole or not at all. to: "lingua" or "llama"."""
-    from .checkpoint import save_arrays, write_json
-    from .llama import llama_config, to_llama
-
+    """Write a Run (run/checkpoint.py) as a folder, whole or not at all. to: "lingua" or "llama"."""
     folder = Path(folder)
     if folder.exists():
         raise ValueError(f"{folder} is there already: export to a new folder")
@@ -184,11 +92,6 @@ def export_run(run, folder, to):
 def import_run(folder, out):
     """A folder of either kind -> a new run folder at step 0, to sample from, to edit, to go on from with
     train.py --init-from. Raises ValueError."""
-    from .checkpoint import Run, read_json, save_checkpoint, start_run
-    from .llama import from_llama, llama_arguments
-    from .optim import AdamW
-    from .tokenizer import Tokenizer
-
     folder = Path(folder)
     try:
         if (folder / "params.json").exists():
@@ -229,12 +132,9 @@ def import_run(folder, out):
 
 def read_arrays(path):
     """A safetensors file -> {name: array in float32}."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     pth = path.with_suffix(".pth")
     if not path.exists() and pth.exists():
-        raise ValueError(f"{pth} is a pickle: python benchmarks/pth.py --back makes {path.name} of it")
+        raise ValueError(f"{pth} is a pickle: python -m ministem.convert.pth --back makes {path.name} of it")
     try:
         arrays = load_file(path)
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
@@ -250,10 +150,9 @@ def read_arrays(path):
 
 
 def main():
-    from . import backend, checkpoint
-    from .cli import say, user_errors
-
-    parser = argparse.ArgumentParser(prog="python -m ministem.lingua", description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m ministem.convert.folders", description=__doc__.split("\n\n")[0]
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     out = commands.add_parser("export", help="a run -> a folder for other code")
     out.add_argument("run", help="run folder, or one of its step folders")
@@ -265,7 +164,7 @@ def main():
     args = parser.parse_args()
     with user_errors():
         if args.command == "export":
-            run = checkpoint.load_checkpoint(args.run, backend.device_array("cpu"), in_ram=True)
+            run = load_checkpoint(args.run, device_array("cpu"), in_ram=True)
             export_run(run, args.folder, args.to)
             say(f"{args.folder}: {args.to}, from {run.folder} at step {run.step}")
         else:
@@ -274,6 +173,4 @@ def main():
 
 
 if __name__ == "__main__":
-    from .cli import as_command
-
     as_command(main)

@@ -19,11 +19,12 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
-from . import files
-from .backend import download, upload
-from .inspect import shown
-from .tables import RowSparse
+from ..backend import download, upload
+from ..devices import files
+from ..tables import RowSparse
 
 # ------------------------------------------------------------------------------------------ overrides
 
@@ -114,7 +115,7 @@ def find(tokenizer, prompt, name, every=False):
         at = text.find(wanted, at + 1)
     if not spans:
         how = "stands in the prompt only inside a longer word or token" if there else "is not in the prompt"
-        last = "".join(f"[{shown(tokenizer, id)}]" for id in ids[-40:])
+        last = "".join(f"[{tokenizer.shown(id)}]" for id in ids[-40:])
         raise ValueError(f"{name!r} {how}, whose tokens are: {'...' if len(ids) > 40 else ''}{last}")
     return spans if every else spans[-1:]
 
@@ -322,13 +323,11 @@ class Patch:
             for row, distance in zip(rows.tolist(), np.linalg.norm(new - old, axis=1), strict=True):
                 moved.setdefault(row, {})[name] = float(distance)
         size = {name: old[0].nbytes + new[0].nbytes + 8 for name, (_, old, new) in self.changes.items()}
-        tokens = [Moved(row, shown(tokenizer, row), sum(size[n] for n in d), d) for row, d in moved.items()]
+        tokens = [Moved(row, tokenizer.shown(row), sum(size[n] for n in d), d) for row, d in moved.items()]
         return sorted(tokens, key=lambda m: -sum(m.distance.values()))
 
     def save(self, path):
         """Write a .safetensors file. A crash leaves the old file or the new one, never half of one."""
-        from safetensors.numpy import save
-
         arrays = {}
         for name, change in self.changes.items():
             arrays |= {f"{name}/{part}": a for part, a in zip(("rows", "old", "new"), change, strict=True)}
@@ -339,8 +338,6 @@ class Patch:
     @classmethod
     def load(cls, path):
         """Read what save wrote. Raises ValueError for a file that is damaged or something else."""
-        from safetensors import SafetensorError, safe_open
-
         open(path, "rb").close()  # so that a file that is not there is told apart from one that is damaged
         try:
             with safe_open(path, "numpy") as file:

@@ -7,7 +7,7 @@ runs/NAME/config.json      the model's shape, the training settings, the vocabul
             tables/        only of tables on disk, which are then not in the two files above:
                            NAME.rows.npy     (R,) int64: the rows that training has written, sorted
                            NAME.npy, NAME.m.npy, NAME.v.npy     (R,·) float32: them, their moments
-                           tables.json       seed: what all other rows are drawn from (model.initial_rows);
+                           tables.json       seed: what all other rows are drawn from (config.initial_rows);
                                              drawn: a sum over some of them, since another version of NumPy
                                              might draw others
 
@@ -28,13 +28,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.lib import format
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
-from . import files
-from .backend import download, upload
-from .disk import DiskTables, OnDisk, SavedTables
-from .model import Config, initial_rows, shapes
-from .tables import CHUNK, Tables
-from .tokenizer import Tokenizer
+from ..backend import download, upload
+from ..config import Config, initial_rows, shapes
+from ..devices import files
+from ..devices.disk import DiskTables, OnDisk, SavedTables
+from ..tables import CHUNK, Tables
+from ..tokenizer import Tokenizer
 
 KEEP = 2
 
@@ -85,7 +88,7 @@ def start_run(run):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     try:
         files.sync(folder.parent)
-        run.tokenizer.save(folder / "vocab.tiktoken")
+        files.write(folder / "vocab.tiktoken", run.tokenizer.to_bytes())
         write_json(folder / "config.json", description(run))
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -268,8 +271,6 @@ def drawn(config, seed):
 
 def save_npy(path, dtype, shape, pieces):
     """np.save, of an array that comes in pieces."""
-    from numpy.lib import format
-
     about = dict(descr=format.dtype_to_descr(np.dtype(dtype)), fortran_order=False, shape=shape)
     with files.named(path), open(path, "wb") as file:
         format.write_array_header_1_0(file, about)
@@ -297,9 +298,6 @@ def open_npy(path, dtype, ndim):
 
 def save_arrays(path, arrays):
     """Write {name: array}, flushed to disk -> the file's hash. FloatingPointError for what is not finite."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
     arrays = {name: np.require(download(a), requirements="C") for name, a in arrays.items()}
     for name, a in arrays.items():
         if not np.isfinite(a).all():
@@ -315,9 +313,6 @@ def save_arrays(path, arrays):
 def load_arrays(path, expected, likes, hashes):
     """path, {name: shape} -> {name: array}, exactly these names and shapes, in float32, each where its
     likes[name] is."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     try:
         if file_hash(path) != hashes.get(path.name):
             raise ValueError("its bytes are not those that were saved")

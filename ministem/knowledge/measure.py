@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..backend import download
+from ..config import shapes
+from ..data import windows_in_order
+from ..generate import generate
+from ..model import forward, head_loss_forward, trunk_forward
 from . import edit
-from .backend import download
-from .data import windows_in_order
-from .generate import generate
-from .model import forward, head_loss_forward, shapes, trunk_forward
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What makes a run out of a model: options, start, checkpoints, reports."""
