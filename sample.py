@@ -82,7 +82,6 @@ def before_and_after(args, run, prompt, ids):
         row_edits = []
         for old, new in args.edit:
             row_edits.append(edit.edit_rows(tables, run.tokenizer, old, new, args.edit_how, layers))
-            row_edits[-1].revert(tables)
             tokens = "".join(f"[{moved.token}]" for moved in row_edits[-1].describe(run.tokenizer))
             notes.append(f"{new} is written into the rows of {tokens}")
         for patch in row_edits:

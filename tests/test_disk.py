@@ -219,6 +219,7 @@ def test_editing_changes_memory_and_not_the_checkpoint(both, tokenizer):
         said[kind] = [write(run, ids, override=edit.while_generating(run.tables, changes))]
         untouched = whole(run.tables)
         patch = edit.edit_rows(run.tables, tokenizer, "Spain", "Peru")
+        patch.apply(run.tables)
         said[kind] += [whole(run.tables), write(run, ids)]
         between = edit.Patch.between(load_checkpoint(run.folder, CPU).tables, run.tables)
         assert sorted(between.changes) == sorted(patch.changes) == ["layers.0.table", "layers.2.table"]
