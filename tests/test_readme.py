@@ -1,7 +1,8 @@
-"""The README tells the truth about what can be checked: line counts, files, flags, links.
+"""The pages tell the truth about what can be checked: links, anchors, commands and their flags, example code.
 
-The flags in the lessons are checked here too; what else they say, in test_lessons.py."""
+The commands in the lessons are checked here too; what else they say, in test_lessons.py."""
 
+import functools
 import re
 import shlex
 import subprocess
@@ -11,44 +12,85 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text("utf-8")
+NAMES = "README.md", "results/README.md", "tests/README.md", "ministem/convert/README.md"
+PAGES = {name: (ROOT / name).read_text("utf-8") for name in NAMES if (ROOT / name).exists()}
+LESSONS = [path.read_text("utf-8") for path in sorted((ROOT / "lessons").glob("*.md"))]
+README = PAGES["README.md"]
 
 
-def test_links_lead_somewhere():
-    headings = re.findall(r"^#+ (.+)$", README, re.M)
-    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    for target in re.findall(r"\]\(([^)]+)\)", README):
-        if target.startswith("#"):
-            assert target[1:] in anchors, target
-        elif not target.startswith("http"):
-            assert (ROOT / target).exists(), target
+def prose(page):
+    return re.sub(r"^```.*?^```$", "", page, flags=re.M | re.S)
 
 
-TEXTS = [README, *(path.read_text("utf-8") for path in sorted((ROOT / "lessons").glob("*.md")))]
-SCRIPTS = ("train.py", "sample.py", "benchmarks/", "results/", "-m lessons.", "-m ministem.")
-COMMANDS = [
-    part.strip()
-    for block in re.findall(r"```sh\n(.*?)```", "".join(TEXTS), re.S)
-    for line in block.splitlines()
-    for part in line.split("&&")
-    if part.strip().startswith(tuple(f"python {script}" for script in SCRIPTS))
-]
+def anchors(page):
+    """-> what #... can follow the page's address, as GitHub makes it of headings"""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 150 and len(README.split()) <= 1000
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name):
+    links = re.findall(r"\]\(([^)]+)\)", prose(PAGES[name]))
+    assert links
+    for link in links:
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / name).parent / path if path else ROOT / name
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target.read_text("utf-8")), link
+
+
+def test_the_page_of_results_shows_every_figure():
+    shown = re.findall(r"!\[[^]]+\]\(figures/(\w+\.svg)\)", PAGES["results/README.md"])
+    assert sorted(shown) == sorted(path.name for path in (ROOT / "results/figures").iterdir())
+
+
+# ------------------------------------------------------------------------------------------- commands
+
+OURS = re.compile(r"python (train\.py|sample\.py|(benchmarks|results)/\w+\.py|-m (lessons|ministem)\.).*")
+
+
+def commands(page):
+    """Each command line of ours in a page: in a block of the shell, or between backticks."""
+    lines = [part for block in re.findall(r"```sh\n(.*?)```", page, re.S)
+             for line in block.splitlines() for part in line.split("&&")]  # fmt: skip
+    lines += [" ".join(code.split()) for code in re.findall(r"(?<!`)`(python [^`]+)`", prose(page))]
+    return [line.strip() for line in lines if OURS.fullmatch(line.strip())]
+
+
+ALL = dict.fromkeys(command for page in [*PAGES.values(), *LESSONS] for command in commands(page))
 
 
 def test_commands_are_found():
-    assert len(COMMANDS) >= 3
+    for page in (README, PAGES["results/README.md"], *LESSONS[:1]):
+        assert len(commands(page)) >= 3
 
 
-@pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
-def test_every_flag_of_a_command_exists(command):
-    """--help lists each flag that the README or a lesson uses."""
-    words = shlex.split(command, comments=True)[1:]
-    script, flags = (words[:2], words[2:]) if words[0] == "-m" else (words[:1], words[1:])
+@functools.cache
+def help_of(*script):
     done = subprocess.run([sys.executable, *script, "--help"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for flag in flags:
-        if flag.startswith("--"):
-            assert re.search(rf"{flag}\b", done.stdout), f"{script} has no {flag}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_a_command_exists_with_every_flag_and_choice(command):
+    """--help lists each flag that a page uses, and the experiment that it names."""
+    words = shlex.split(command, comments=True)[1:]
+    script, rest = (words[:2], words[2:]) if words[0] == "-m" else (words[:1], words[1:])
+    text = help_of(*script)
+    for word in rest:
+        if word.startswith("--"):
+            assert re.search(rf"{word}\b", text), f"{script} has no {word}"
+    choices = re.search(r"\{([\w,]+)\}$", text.partition("\n\n")[0])  # the usage line ends in them
+    if choices and rest:
+        assert set(choices[1].split(",")) & set(rest), f"{script} has no {rest[0]}"
 
 
 def test_the_python_example_learns():
@@ -58,5 +100,6 @@ def test_the_python_example_learns():
     assert names["loss"] < 1.0  # from ln 50 = 3.9
 
 
-def test_no_placeholder_is_left():
-    assert not re.findall(r"^[A-Z_]{4,}$|[A-Z]+_[A-Z]{3,}", README, re.M)
+@pytest.mark.parametrize("name", PAGES)
+def test_no_placeholder_is_left(name):
+    assert not re.findall(r"^[A-Z_]{4,}$|\b(TODO|TBD|FIXME|XXX)\b|[A-Z]+_[A-Z]{3,}", prose(PAGES[name]), re.M)
