@@ -45,7 +45,7 @@ def model(args, folder, corpus, seed, **settings):
         options = argparse.Namespace(**options | dict(eval_every=options.get("steps", 100)))
         run = train.new_run(options, corpus, CPU)
         train.train(options, run, corpus, CPU)
-    return checkpoint.load_checkpoint(folder, CPU)
+    return checkpoint.load_checkpoint(folder)
 
 
 def some_pairs(countries, n, seed):
@@ -217,7 +217,7 @@ def one_patch(args, base, free, text, questions, label, seed, names, capitals, r
     started = time.perf_counter()
     subprocess.run(list(map(str, command)), check=True, capture_output=True)
     seconds = time.perf_counter() - started
-    run = checkpoint.load_checkpoint(base.folder, CPU)
+    run = checkpoint.load_checkpoint(base.folder)
     bytes_before = {name: run.tables[name].tobytes() for name in run.tables.names}
     one = edit.Patch.load(file)
     one.check(run)

@@ -10,6 +10,7 @@ Read after tables.py. Left out: finding the one layer or row that matters, as RO
 models. In a STEM layer the address of a fact is the token's id.
 """
 
+import contextlib
 import hashlib
 import json
 import unicodedata
@@ -203,10 +204,11 @@ def plan(tokenizer, prompt, pairs, how="auto", every=False):
 
 
 def edit_rows(tables, tokenizer, old, new, how="auto", layers=None):
-    """Write the rows of the name `new` into those of `old`, for every later prompt -> the Patch that did it.
+    """-> the Patch that writes the rows of the name `new` into those of `old`, for every later prompt.
 
-    patch.revert(tables) undoes it. A token of `old` that other names have too changes for them as well; one
-    that `old` has twice gets what its last place would read."""
+    It is not applied yet: patch.apply(tables), or `with applied([patch], tables)`. A token of `old` that
+    other names have too changes for them as well; one that `old` has twice gets what its last place would
+    read."""
     names = table_names(tables, layers)
     ids, source = spelling(tokenizer, old), spelling(tokenizer, new)
     reads = dict(zip(ids, recipe(how, len(ids), source, tokenizer), strict=True))
@@ -215,9 +217,18 @@ def edit_rows(tables, tokenizer, old, new, how="auto", layers=None):
     for name in names:
         values = [download(tables.read(name, np.array(reads[row])).mean(0)) for row in rows]
         changes[name] = (rows, download(tables.read(name, rows)), np.stack(values))
-    patch = Patch(changes, vocabulary=tokenizer.hash)
-    patch.apply(tables)
-    return patch
+    return Patch(changes, vocabulary=tokenizer.hash)
+
+
+@contextlib.contextmanager
+def applied(patches, tables):
+    """Inside, the tables are as these patches make them, one after the other; then as before, whatever
+    happens."""
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            patch.apply(tables)
+            stack.callback(patch.revert, tables)
+        yield
 
 
 def only_tables(grads, ids=None):

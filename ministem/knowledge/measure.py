@@ -250,10 +250,10 @@ def edit_rates(run, pairs, questions, how="auto", layers=None, write=False, othe
             elsewhere = [j for j in able if questions[j].country != pair[0]]
             elsewhere = rng.sample(elsewhere, min(len(elsewhere), others))
             patch = edit.edit_rows(run.tables, tokenizer, *pair, how, layers)
-            oks = recites(run, [due[j] for j in group] + [truth[j] for j in elsewhere])
-            right, stay = right + oks[: len(group)], stay + oks[len(group) :]
-            said += go_on(run, [prompts[j] for j in group if not right[j]])
-            patch.revert(run.tables)
+            with edit.applied([patch], run.tables):
+                oks = recites(run, [due[j] for j in group] + [truth[j] for j in elsewhere])
+                right, stay = right + oks[: len(group)], stay + oks[len(group) :]
+                said += go_on(run, [prompts[j] for j in group if not right[j]])
 
     said, success, lengths, kept, formed = iter(said), {}, {}, [], []
     for (old, new, q), ok in zip(asked, right, strict=True):
