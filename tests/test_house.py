@@ -38,12 +38,17 @@ def room(name):
 
 MODULES = [name for name in FILES if name.startswith("ministem.")]
 CORE = [name for name in MODULES if not room(name)]
-SCRIPTS = [path for folder in ("", "results", "benchmarks") for path in sorted((ROOT / folder).glob("*.py"))]
-HELPERS = {"common", "measures", "figures", "torch_model"}  # files of results/ and benchmarks/ that are no scripts
+SCRIPTS = [
+    path
+    for folder in ("", "results", "benchmarks")
+    for path in sorted((ROOT / folder).glob("*.py"))
+    if "__main__" in path.read_text("utf-8")
+]
 
 
 def test_every_room_has_modules():
-    assert len(CORE) >= 9 and {room(name) for name in MODULES} == {"", "devices", "run", "knowledge", "convert"}
+    rooms = {room(name) for name in MODULES}
+    assert len(CORE) >= 9 and len(SCRIPTS) > 12 and rooms == {"", "devices", "run", "knowledge", "convert"}
 
 
 @pytest.mark.parametrize("name", CORE)
@@ -60,7 +65,8 @@ def test_devices_import_only_the_core(name):
 
 def test_nothing_imports_convert_and_there_are_no_circles():
     graph = {name: imports(name) & set(MODULES) for name in MODULES}
-    assert all(room(name) == "convert" for name, others in graph.items() for o in others if room(o) == "convert")
+    for name, others in graph.items():
+        assert room(name) == "convert" or "convert" not in map(room, others), name
     try:
         list(TopologicalSorter(graph).static_order())
     except CycleError as error:
@@ -69,18 +75,22 @@ def test_nothing_imports_convert_and_there_are_no_circles():
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_script_imports_a_script(path):
-    scripts = {script.stem for script in SCRIPTS} - HELPERS
-    assert not imports(path.stem, path) & (scripts - {path.stem})
+    scripts = {script.stem for script in SCRIPTS} - {path.stem}
+    if path.name.startswith("gpu"):  # which measures the sides of step.py on a GPU
+        scripts -= {"step", "gpu"}
+    assert not imports(path.stem, path) & scripts
 
 
 def test_cupy_is_imported_in_one_file_and_pytorch_in_none_but_the_converter():
-    who = {library: {name for name in FILES if library in imports(name)} for library in ("cupy", "torch", "jax")}
-    assert who["cupy"] == {"ministem.devices.gpu"} and who["torch"] <= {"ministem.convert.pth"}
-    assert not who["jax"]
+    def importing(library):
+        return {name for name in FILES if library in imports(name)}
+
+    assert importing("cupy") == {"ministem.devices.gpu"} and importing("torch") <= {"ministem.convert.pth"}
 
 
 def test_a_circle_and_a_forbidden_import_are_seen(tmp_path):
     """The reader of imports sees relative, lazy and plain ones."""
-    (tmp_path / "x.py").write_text("def f():\n    from ..run import cli\n    from .. import data\n    import cupy.cuda")
+    lines = ["def f():", "    from ..run import cli", "    from .. import data", "    import cupy.cuda"]
+    (tmp_path / "x.py").write_text("\n".join(lines))
     seen = imports("ministem.devices.x", tmp_path / "x.py")
     assert seen == {"ministem.run.cli", "ministem.data", "cupy"}
