@@ -39,7 +39,7 @@ def default_run(args, seed):
     if not checkpoint.step_folders(folder):
         # saved at the end alone: a run that was interrupted is trained again
         train(args, "--seed", seed, "--eval-every", 10**6, "--out", folder)
-    return checkpoint.load_checkpoint(folder, CPU)
+    return checkpoint.load_checkpoint(folder)
 
 
 def train(args, *options):
