@@ -1,9 +1,9 @@
 """A small world of real facts: sentences to train on, questions to ask afterwards.
 
 atlas.csv holds the 193 member states of the United Nations and its two observer states, with
-their facts as of 2026. Templates turn each asked fact into fourteen sentences. Two of them never
-reach the training text and come back as questions: a right answer is then a fact recalled in
-words not seen for that country, instead of a line known by heart. No fact is kept from training.
+their facts as of 2026. Templates turn each asked fact into fourteen sentences. Two of them are
+withheld from training and asked as questions: a right answer is then a fact recalled in words not
+seen for that country, not a memorised line. Every fact is in the training text.
 
 Columns, and the rule for each (tests/test_atlas.py checks them against ISO 3166 and Unicode CLDR):
   code, name  ISO 3166 alpha-2; the everyday English name, always used without "the" and in the
@@ -33,7 +33,7 @@ from collections import namedtuple
 from pathlib import Path
 
 ASKED = ("capital", "language", "currency", "continent")  # "demonym" is trained on, never asked
-WITHHELD = 2  # askable sentences kept out of training per country and asked relation
+WITHHELD = 2  # sentences withheld from training, for each country and asked relation
 
 # The answer comes last in most templates: what stands before it is the prompt. Each says which
 # relation is meant before the answer comes, so a prompt has one right continuation. No template
@@ -128,7 +128,7 @@ def load():
 
 
 def facts():
-    """Every fact the templates can say: 195 countries x 5 relations."""
+    """All facts: 195 countries x 5 relations."""
     return [Fact(c.name, relation, getattr(c, relation)) for c in load() for relation in TEMPLATES]
 
 

@@ -1,8 +1,8 @@
 """Text in, batches of token ids out.
 
-A corpus is a training text and a validation text. The default one is the atlas (atlas.py), whose
-validation text is the withheld sentences; a file's is its last tenth. Batches are windows drawn at random
-places; the draw depends on the seed and the step alone, so a resumed run sees what it would have seen.
+A corpus is a training text and a validation text. The default is the atlas (atlas.py), whose validation text
+is the withheld sentences; of a file it is the last tenth. Batches are windows at random offsets; the draw
+depends on the seed and the step alone, so a resumed run sees the same batches.
 Left out: corpora that do not fit in memory, shuffling by document.
 """
 
@@ -20,12 +20,12 @@ VALIDATION_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Corpus:
-    """What a run trains on and is judged by."""
+    """What a run trains on, and is validated on."""
 
     name: str
     train: str
     val: str
-    names: tuple = ()  # strings that the tokenizer keeps whole
+    names: tuple = ()  # strings that become one token each
     questions: tuple = ()  # atlas questions, for recall
 
     @property
@@ -92,7 +92,7 @@ def read_text(path):
 
 
 def draw_batch(ids, B, T, seed, step):
-    """B windows of T+1 tokens from ids (N,), at places drawn from (seed, step) -> inputs, targets (B,T).
+    """B windows of T+1 tokens from ids (N,), at offsets drawn from (seed, step) -> inputs, targets (B,T).
 
     targets[b,t] is the token that follows inputs[b,t]."""
     starts = np.random.default_rng([seed, step]).integers(0, len(ids) - T, B)

@@ -21,8 +21,8 @@ import tiktoken
 
 STOCK = ("gpt2", "cl100k_base", "o200k_base")  # vocabularies that tiktoken can fetch
 
-# a text is first cut into pieces, much as GPT-2 does, and no token ever crosses a cut: "dog",
-# "dog." and "dog!" then share one token instead of spending three.
+# a text is first split into pieces, much as GPT-2 does, and no token crosses a border: "dog",
+# "dog." and "dog!" then share one token instead of taking three.
 WORD = r"\p{L}\p{M}"  # letters, and the marks that sit on them (a vowel, in Hindi)
 PIECES = [
     rf"'(?:[sdmt]|ll?|ve?|re?)(?![{WORD}])",  # it's, we'll; but not the start of 'tis
@@ -30,42 +30,41 @@ PIECES = [
     r" ?\p{N}{1,64}",
     rf" ?[^\s{WORD}\p{{N}}]{{1,64}}",  # punctuation, emoji
     r"[\r\n]{1,64}",
-    r"[^\S\r\n]{1,64}(?!\S)",  # blanks, all but the last: that one goes with the word after it
+    r"[^\S\r\n]{1,64}(?!\S)",  # blanks, all but the last, which goes with the word after it
     r"\s",
 ]
-# why at most 64? with `+`, a megabyte of spaces overflows the stack of tiktoken's regex, and a
-# megabyte of one letter is one piece, for which tiktoken 0.8 would need minutes.
-# the kinds do not overlap, so that any part of a piece is by itself one piece again (for 'll to
-# keep to that, 'l has to be one).
+# at most 64: with `+`, a megabyte of spaces overflows the stack of tiktoken's regex, and a megabyte
+# of one letter is one piece, for which tiktoken 0.8 needs minutes. The kinds do not overlap, so that
+# any part of a piece is a piece by itself (which is why 'l has to be one, for 'll).
 
 
 def splitting_pattern(ranks):
-    """The regex that cuts a text up: PIECES, after those tokens of `ranks` that PIECES would split.
+    """The regex that splits a text: PIECES, after those tokens of `ranks` that PIECES would split.
 
-    That is how " South Africa" can be one token. What a merge makes lies within a piece, so the
-    tokens found here are the long names and nothing else: a file needs to hold tokens only."""
+    That is how " South Africa" can be one token. Merges stay within a piece, so the tokens found here
+    are exactly the long names: a vocabulary file needs to hold tokens only."""
     pattern = "|".join(PIECES)
     base = tiktoken.Encoding("base", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
     names = []
-    # longest first: a regex takes the first alternative that fits, and "New York City" is more
-    # than "New York"
+    # longest first: a regex takes the first alternative that matches, and "New York" is a prefix of
+    # "New York City"
     for token in sorted(ranks, key=lambda token: (-len(token), token)):
         try:
             text = token.decode()
         except UnicodeDecodeError:
             continue  # half a character
-        # tiktoken looks a piece up before it merges: a token gets several ids if it is cut
+        # tiktoken looks a whole piece up before it merges: a token that is split gets several ids
         if len(base.encode_ordinary(text)) > 1:
             names.append(re.escape(text))
     if not names:
         return pattern
-    # a name begins with its own space or where no word is under way, and ends where its word ends
+    # a name begins with its own space or where no word goes on, and ends where its word ends
     letter = rf"[{WORD}\p{{N}}]"
     return rf"(?:(?=\s)|(?<!{letter}))(?:{'|'.join(names)})(?!{letter})|{pattern}"
 
 
 def train_bpe(text: str, vocab_size: int, names=()) -> "Tokenizer":
-    """Learn a vocabulary of vocab_size tokens: first merge what occurs most often, then again.
+    """Learn a vocabulary of vocab_size tokens by merging the most frequent pair, again and again.
 
     Ids 0..255 are the bytes, then come the merges in the order they were learned, then the names,
     then <|endoftext|>. Each merge joins the pair of neighbours (within a piece) that occurs most
@@ -98,8 +97,8 @@ def train_bpe(text: str, vocab_size: int, names=()) -> "Tokenizer":
             f"<|endoftext|> need {least}"
         )
     pattern = splitting_pattern(ranks | {name: 256 + i for i, name in enumerate(waiting)})
-    # here python's regex cuts, later on tiktoken's will. They agree, except on letters so new that
-    # only one of them has heard: these may be counted in words that tiktoken cuts differently
+    # Python's regex splits here, tiktoken's when encoding. They agree, except on letters so new that
+    # only one of them knows them: these may be counted in words that tiktoken splits differently
     words = Counter(regex.findall(pattern, text))
     for name in names:
         del words[name]
@@ -109,7 +108,7 @@ def train_bpe(text: str, vocab_size: int, names=()) -> "Tokenizer":
         if len(ranks) + len(waiting) + 1 == vocab_size:
             break
         token = tokens[a] + tokens[b]
-        # never there already: the same bytes between the same two borders are merged the same way
+        # never a known token: the same bytes between the same two borders are merged the same way
         ranks[token] = len(tokens)
         tokens.append(token)
         waiting.pop(token, None)  # if it was a name, there is room for one more merge
@@ -118,7 +117,7 @@ def train_bpe(text: str, vocab_size: int, names=()) -> "Tokenizer":
     return Tokenizer.from_ranks(ranks)
 
 
-END, GONE = -1, -2  # not tokens: the border behind a word, and a place whose token was merged away
+END, GONE = -1, -2  # not tokens: the end of a word, and a place whose token was merged away
 
 
 def merges(words):
@@ -128,7 +127,7 @@ def merges(words):
 
     The distinct words lie one after the other in a linked list of tokens. A merge visits only the
     places where its pair is, and removes a token at each, so that all merges together take time
-    in proportion to the bytes: it matters not whether in many words or in a single endless one."""
+    in proportion to the bytes, whether these are in many words or in a single long one."""
     ids, weight = [], []
     for word, count in words.items():
         data = word.encode()
@@ -139,26 +138,26 @@ def merges(words):
     places = defaultdict(list)  # pair -> the places where it starts, left to right
     for i, pair in enumerate(zip(ids, ids[1:], strict=False)):
         places[pair].append(i)
-    places = {pair: found for pair, found in places.items() if END not in pair}
+    places = {pair: starts for pair, starts in places.items() if END not in pair}
     # "aaa" counts as two pairs of neighbours, even though only one of them can be merged
-    counts = defaultdict(int, {p: sum(weight[i] for i in found) for p, found in places.items()})
-    # a heap hands out its smallest item: the highest count, then the smaller ids
+    counts = defaultdict(int, {p: sum(weight[i] for i in starts) for p, starts in places.items()})
+    # a heap pops its smallest item: the highest count, then the smaller ids
     heap = [(-count, pair) for pair, count in counts.items()]
     heapq.heapify(heap)
 
     new = 256
     while heap:
-        promised, pair = heapq.heappop(heap)
+        queued, pair = heapq.heappop(heap)
         if counts[pair] < 2:
             continue
-        # all places of a pair come into being with the newer of its halves, in one merge. From then
-        # on it can only lose some; the heap is not told, so it may promise too much, never too
-        # little: put the pair back with its true count
-        if counts[pair] < -promised:
+        # all places of a pair appear with the newer of its halves, in one merge. From then on it can
+        # only lose some; the heap is not updated, so its count may be too high, never too low: push
+        # the pair again with its true count
+        if counts[pair] < -queued:
             heapq.heappush(heap, (-counts[pair], pair))
             continue
         yield pair
-        (a, b), born = pair, defaultdict(list)  # born: pairs that have the new token in them
+        (a, b), created = pair, defaultdict(list)  # the pairs with the new token, and their places
         for i in places.pop(pair):
             j = after[i]
             if ids[i] != a or ids[j] != b:  # merged away: (a, a) is at 0, 1 and 2 in "aaaa", and
@@ -170,22 +169,22 @@ def merges(words):
             if x != END:
                 counts[x, a] -= w
                 counts[x, new] += w
-                born[x, new].append(h)
+                created[x, new].append(h)
             if y != END:
                 counts[b, y] -= w
                 counts[new, y] += w
-                born[new, y].append(i)
+                created[new, y].append(i)
         del counts[pair]
-        places.update(born)
-        for pair in born:
+        places.update(created)
+        for pair in created:
             heapq.heappush(heap, (-counts[pair], pair))
         new += 1
 
 
 class Tokenizer:
-    """A vocabulary at work. It wraps a tiktoken.Encoding, which is there as `.encoding`.
+    """A vocabulary that encodes and decodes. `.encoding` is the tiktoken.Encoding that it wraps.
 
-    n_vocab: how many ids there are, the special one included. eot: the id of <|endoftext|>, which
+    n_vocab: the number of ids, the special one included. eot: the id of <|endoftext|>, which
     is the last one (in a vocabulary of ours); no text can contain it."""
 
     def __init__(self, encoding):
@@ -205,7 +204,7 @@ class Tokenizer:
     def stock(cls, name: str) -> "Tokenizer":
         """tiktoken's own "gpt2", "cl100k_base" or "o200k_base", downloaded once and then cached.
 
-        ValueError: there is no such name, or the vocabulary cannot be had."""
+        ValueError: no such name, or the download failed."""
         if name not in STOCK:
             raise ValueError(f"no stock vocabulary {name!r}: choose from {', '.join(STOCK)}")
         try:
@@ -221,7 +220,7 @@ class Tokenizer:
         """The ids of text, in which "<|endoftext|>" is text like any other.
 
         Each lone surrogate (how a shell passes on a byte that is not UTF-8) becomes U+FFFD."""
-        # tiktoken sees to that, through UTF-16; a high and a low one together mean one character
+        # by tiktoken, through UTF-16, where a high and a low surrogate make one character
         return self.encoding.encode_ordinary(text)
 
     def decode(self, ids) -> str:
@@ -293,18 +292,18 @@ class Tokenizer:
 
 
 class StreamDecoder:
-    """Text out of ids that come bit by bit. All of it, joined, is tokenizer.decode(all the ids).
+    """Text from ids that arrive one by one. Joined, it equals tokenizer.decode(all the ids).
 
-    A token may end within a character ("é" is two bytes). Such bytes wait for the rest of it."""
+    A token may end within a character ("é" is two bytes): its bytes are kept until it is complete."""
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
         self.utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, ids) -> str:
-        """The text that these ids complete; it can be empty."""
+        """The text that these ids complete; may be empty."""
         return self.utf8.decode(self.tokenizer.decode_bytes(ids))
 
     def flush(self) -> str:
-        """The end: U+FFFD if a character stayed unfinished, otherwise nothing."""
+        """At the end: U+FFFD if a character is incomplete, otherwise nothing."""
         return self.utf8.decode(b"", final=True)

@@ -45,7 +45,7 @@ def default_run(args, seed):
 def train(args, *options):
     args.runs.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, common.ROOT / "train.py", "--threads", args.threads, *options]
-    subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
 
 
 def settings_of(run):

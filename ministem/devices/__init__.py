@@ -1,1 +1,1 @@
-"""Where arrays and tables live besides RAM: on a disk, in the host's memory beside a GPU, on a GPU."""
+"""Where arrays and tables live besides RAM: on disk, on a GPU, in the host's memory beside a GPU."""

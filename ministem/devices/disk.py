@@ -1,18 +1,17 @@
-"""Tables on disk: a row comes into memory when a batch needs it, and the rest of the table never does.
+"""Tables on disk: a row is read into memory when a batch needs it, and the rest of the table never is.
 
-Two kinds of Tables (tables.py), for the two things that are done with a model:
+Two kinds of Tables (tables.py), one to train and one to read:
 
-DiskTables   are trained. Their files are as long as the tables and empty at first: a file system gives room
-             only to what is written. A new table is never written out: the CHUNK around a row is drawn
-             (config.initial_rows) when the row is read for the first time. Rows are read and written through
-             np.memmap. The files have no names, so whatever ends the program, the system clears them away;
-             what is kept is in checkpoints.
-SavedTables  are those of a checkpoint, and hold the rows that training has written, one after the other.
-             All others are still what they were drawn as, and are drawn again. Rows can be changed (edit.py),
-             but only in memory: the checkpoint stays as it is.
+DiskTables   are trained. Their files are sparse: only written rows take disk space. A new table is never
+             written out: the CHUNK around a row is drawn (config.initial_rows) when the row is first read.
+             Rows are read and written through np.memmap. The files are unlinked temporary files: however the
+             program ends, the system removes them; what lasts is in checkpoints.
+SavedTables  are those of a checkpoint, which holds the rows that training has written. All others still have
+             their initial values, and are drawn again. Rows can be changed (edit.py), but only in memory:
+             the checkpoint stays as it is.
 
-The numbers are those of tables in memory, bit for bit. Read after tables.py. Left out: tables on disk for a
-model on a GPU; a cache of our own, since the system keeps the pages that are used in memory that is free.
+Both give the same numbers as tables in memory, bit for bit. Read after tables.py. Left out: tables on disk
+for a model on a GPU; a cache of our own, since the system caches pages in free memory.
 """
 
 import mmap
@@ -29,7 +28,7 @@ from . import files
 
 
 class OnDisk(Tables):
-    """What both kinds share. seed: what new rows are drawn from (None: they are zero, as moments are)."""
+    """What both kinds share. seed: for drawing initial rows (None: they are zero, as moments are)."""
 
     def __init__(self, config, seed, arrays):
         super().__init__(arrays)
@@ -46,7 +45,7 @@ class OnDisk(Tables):
         return shapes(self.config)[1][name]
 
     def initial(self, name, start):
-        """-> the rows from `start` (a multiple of CHUNK) on, up to CHUNK of them, as they are untrained"""
+        """-> the initial values of the rows from `start` (a multiple of CHUNK) on, up to CHUNK of them"""
         if self.seed is not None:
             return initial_rows(self.config, self.seed, name, start)
         V, width = self.shape(name)
@@ -59,24 +58,24 @@ class OnDisk(Tables):
 
 
 class DiskTables(OnDisk):
-    """Tables in files without a name, in a folder of the file system that is to hold them.
+    """Tables in unlinked temporary files, in a folder of the file system that is to hold them.
 
-    Rows that training has written lie in a file of their own, in the order in which they were first written:
-    those that every batch has are then neighbours, and few pages of the file change in a step."""
+    Trained rows have a file of their own, in the order in which they were first written: frequent rows are
+    then neighbours, and few pages of the file change in a step."""
 
     def __init__(self, folder, config, seed=None):
         self.folder, self.lock, self.files = folder, threading.Lock(), {}
         sizes = shapes(config)[1]
         super().__init__(config, seed, {name: self.map(name, size) for name, size in sizes.items()})
-        self.slot = {name: np.full(V, -1, "int32") for name, (V, _) in sizes.items()}  # of a row; -1: none
-        self.filled = dict.fromkeys(sizes, 0)  # how many slots have a row
-        self.room = dict.fromkeys(sizes, 0)  # how many there is room for
-        if seed is not None:  # rows as they are drawn, in the order of the table; of which CHUNKs
+        self.slot = {name: np.full(V, -1, "int32") for name, (V, _) in sizes.items()}  # -1: not trained
+        self.filled = dict.fromkeys(sizes, 0)  # slots in use
+        self.room = dict.fromkeys(sizes, 0)  # slots that have disk space
+        if seed is not None:  # initial rows, in the order of the table; which CHUNKs are drawn
             self.new = {name: self.map("new " + name, size) for name, size in sizes.items()}
             self.made = {name: np.zeros(-(-V // CHUNK), bool) for name, (V, _) in sizes.items()}
 
     def map(self, name, shape):
-        """A new file, as long as needed and without any room yet -> its memory map"""
+        """A new sparse file -> its memory map"""
         with files.named(self.folder):
             self.files[name] = file = tempfile.TemporaryFile(dir=self.folder, buffering=0)
             weakref.finalize(self, file.close)
@@ -87,10 +86,10 @@ class DiskTables(OnDisk):
         return array.view(np.ndarray)
 
     def extend(self, name, start, rows):
-        """Write rows where a file has none yet, from its row `start` on.
+        """Write rows into a hole of a file, from its row `start` on.
 
-        Not by storing into its map: there a full disk ends the program without a word (SIGBUS), and here it
-        raises OSError. Once there is room for a row, it may be changed through the map."""
+        Not through its map: there a full disk kills the program (SIGBUS), and here it raises OSError. Once a
+        row has disk space, it may be changed through the map."""
         file, data = self.files[name].fileno(), memoryview(rows).cast("B")
         with files.named(self.folder):
             os.lseek(file, start * rows[0].nbytes, os.SEEK_SET)
@@ -99,12 +98,12 @@ class DiskTables(OnDisk):
 
     def read(self, name, rows):
         slots, out = self.slot[name][rows], np.zeros((len(rows), self.shape(name)[1]), "float32")
-        there = slots >= 0
-        out[there] = self.arrays[name][slots[there]]
+        written = slots >= 0
+        out[written] = self.arrays[name][slots[written]]
         if self.seed is not None:
-            fresh = rows[~there]
-            self.make(name, fresh)
-            out[~there] = self.new[name][fresh]
+            untrained = rows[~written]
+            self.make(name, untrained)
+            out[~written] = self.new[name][untrained]
         return out
 
     def write(self, name, rows, values):
@@ -113,16 +112,16 @@ class DiskTables(OnDisk):
             first = rows[slot[rows] < 0]
             need = n + len(first)
             while need > self.room[name]:
-                room = self.room[name]  # what is needed, or as much again, so that this is done seldom
-                some = min(max(need - room, room), CHUNK, len(slot) - room)
-                self.extend(name, room, np.zeros((some, values.shape[1]), "float32"))
-                self.room[name] += some
+                room = self.room[name]  # doubled if that is enough, so that files seldom grow
+                more = min(max(need - room, room), CHUNK, len(slot) - room)
+                self.extend(name, room, np.zeros((more, values.shape[1]), "float32"))
+                self.room[name] += more
             slot[first] = np.arange(n, need)
             self.filled[name] = need
         self.arrays[name][slot[rows]] = values
 
     def make(self, name, rows):
-        """Draw the CHUNKs in which these rows are, as far as that has not been done."""
+        """Draw the CHUNKs of these rows that have not been drawn yet."""
         made, chunks = self.made[name], rows // CHUNK
         if made[chunks].all():
             return
@@ -132,26 +131,26 @@ class DiskTables(OnDisk):
                 made[chunk] = True
 
     def written(self, name):
-        """-> (R,): the rows that have been written, sorted. All others are what they were drawn as."""
+        """-> (R,): the rows that have been written, sorted. All others have their initial values."""
         return np.flatnonzero(self.slot[name] >= 0)
 
     def zeros(self):
         return DiskTables(self.folder, self.config)
 
     def parts(self, name):
-        for start in range(0, self.shape(name)[0], CHUNK):  # drawn again, and not made if nobody has read it
+        for start in range(0, self.shape(name)[0], CHUNK):  # drawn again: what was never read stays a hole
             slots = self.slot[name][start : start + CHUNK]
             part = self.initial(name, start)
             part[slots >= 0] = self.arrays[name][slots[slots >= 0]]
             yield start, part
 
     def take(self, tables):
-        """Write into these the rows of other Tables, on disk or not, that may differ from untrained ones."""
+        """Copy the rows of other Tables, on disk or not, that may differ from initial ones."""
         for name in self.names:
             rows = tables.written(name) if isinstance(tables, OnDisk) else np.arange(self.shape(name)[0])
             for i in range(0, len(rows), CHUNK):
-                some = rows[i : i + CHUNK]
-                self.write(name, some, tables.read(name, some))
+                part = rows[i : i + CHUNK]
+                self.write(name, part, tables.read(name, part))
         return self
 
 
@@ -167,14 +166,14 @@ class SavedTables(OnDisk):
         saved, changed, rows = self.rows[name], self.changed[name], np.asarray(rows)
         out = np.empty((len(rows), self.shape(name)[1]), "float32")
         at = np.searchsorted(saved, rows)
-        there = np.zeros(len(rows), bool)
+        trained = np.zeros(len(rows), bool)
         inside = at < len(saved)
-        there[inside] = saved[at[inside]] == rows[inside]
-        out[there] = self.arrays[name][at[there]]
+        trained[inside] = saved[at[inside]] == rows[inside]
+        out[trained] = self.arrays[name][at[trained]]
         first = rows // CHUNK * CHUNK
-        for start in np.unique(first[~there]).tolist():
-            here = ~there & (first == start)
-            out[here] = self.initial(name, start)[rows[here] - start]
+        for start in np.unique(first[~trained]).tolist():
+            drawn = ~trained & (first == start)
+            out[drawn] = self.initial(name, start)[rows[drawn] - start]
         for i, row in enumerate(rows.tolist()) if changed else ():
             out[i] = changed.get(row, out[i])
         if not np.isfinite(out).all():

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whatever happens while they are written."""
+"""Files that are written whole or not at all."""
 
 import contextlib
 import errno
@@ -10,8 +10,8 @@ os.umask(UMASK)
 
 
 def write(path, data):
-    """Put data (bytes) into a file. A kill or a full disk leaves the old file or the new one, never half of
-    one: it is written beside the old one, flushed to disk, and renamed."""
+    """Write data (bytes) to a file, atomically: it is written beside the old one, flushed to disk, and renamed.
+    A kill or a full disk leaves the old file or the new one."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -21,7 +21,7 @@ def write(path, data):
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        error.filename = str(path)  # nobody knows the temporary one
+        error.filename = str(path)  # the temporary name means nothing to the user
         raise
     finally:
         temporary.unlink(missing_ok=True)
@@ -29,7 +29,7 @@ def write(path, data):
 
 
 def sync(path):
-    """Make sure that a file, or the list of names in a folder, has reached the disk."""
+    """Flush a file, or a folder's list of names, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         with named(path):
@@ -40,7 +40,7 @@ def sync(path):
 
 @contextlib.contextmanager
 def named(path):
-    """Inside, an OSError that says of no file where it happened says that it was this one."""
+    """Inside, an OSError without a file name gets this one."""
     try:
         yield
     except OSError as error:

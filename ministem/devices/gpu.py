@@ -1,7 +1,7 @@
-"""What a GPU needs: one kernel, memory and streams, and a clear word when there is none.
+"""What a GPU needs: one kernel, memory, streams, and a clear error message when there is none.
 
-The only file that imports cupy, inside its functions: without a GPU nobody should need it. backend.py calls
-`sum_rows` and `device_array`; the rest is for host.py. """
+The only file that imports cupy, inside its functions: without a GPU it is not needed. backend.py calls
+`sum_rows` and `device_array`; the rest is for host.py."""
 
 import functools
 import os
@@ -10,9 +10,9 @@ import numpy as np
 
 # --------------------------------------------------------------------------------------- the scatter-add
 
-# np.add.at on a GPU lets thousands of threads add to one place in any order, so no two runs are alike. Here
-# each block of 256 threads makes 256 columns of one row, and adds in the order of positions, as SciPy does,
-# so that two runs agree to the bit. It needs no sorting; its price is that every row's blocks read all slots.
+# np.add.at on a GPU adds atomically, in any order, so no two runs are alike. Here each block of 256 threads
+# sums 256 columns of one row in the order of positions, as SciPy does, so that two runs agree to the bit. It
+# needs no sorting; its price is that every row's blocks read all slots.
 SUM_ROWS = r"""
 extern "C" __global__ void sum_rows(const NUMBER* values, const int* slot, NUMBER* out, int N, int D) {
   __shared__ unsigned found[8];
@@ -56,8 +56,8 @@ def sum_rows(values, slot, n_rows):
 def in_host_memory(x):
     """A host array -> two views of one copy of it: a NumPy array, and a device array.
 
-    Its memory is the host's, pinned so that it stays where it is, and a GPU reads and writes it across the
-    bus, only those bytes that it touches. (Not from CuPy's pool: that would round up to a power of two.)"""
+    Its memory is pinned host memory, which a GPU reads and writes across the bus, only the bytes that it
+    touches. (Not from CuPy's pool: that would round up to a power of two.)"""
     import cupy
 
     cuda = cupy.cuda
@@ -69,28 +69,28 @@ def in_host_memory(x):
 
 
 def second_stream():
-    """A queue of work for the GPU beside the usual one. `with` it, what is launched goes there."""
+    """A stream beside the default one: `with` it, what is launched goes there."""
     import cupy
 
-    return cupy.cuda.Stream(non_blocking=True)  # or it would wait for the usual one, always
+    return cupy.cuda.Stream(non_blocking=True)  # or it would always wait for the default one
 
 
 def event():
-    """-> something that happens when all that has been launched so far on this stream is done"""
+    """-> an event that completes when all work launched so far on this stream is done"""
     import cupy
 
     return cupy.cuda.get_current_stream().record()
 
 
 def wait_for(event):
-    """What is launched from now on waits for it. (The host does not.)"""
+    """What is launched from now on waits for the event. (The host does not.)"""
     import cupy
 
     cupy.cuda.get_current_stream().wait_event(event)
 
 
 def wait():
-    """The host waits until the GPU has nothing left to do."""
+    """The host waits until the GPU is idle."""
     import cupy
 
     cupy.cuda.Device().synchronize()

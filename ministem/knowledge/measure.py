@@ -1,4 +1,6 @@
-"""Counting and judging: parameters, FLOPs and memory of a configuration; loss and recall of a model."""
+"""Measures: parameters, FLOPs and memory of a configuration; loss and recall of a model.
+
+What only experiments need (rates of edits, angles, caches) is in results/measures.py."""
 
 from dataclasses import dataclass
 
@@ -18,7 +20,7 @@ class Count:
     active: int  # parameters that one token's forward pass uses: of each table a single row
     flops: int  # forward FLOPs per token at a full context, 2 per multiply-add, matrix products only
     train_bytes: int  # float32: parameters, two moments, gradients of what is dense
-    table_bytes: int  # of these, the tables and their moments: what --tables disk leaves on disk
+    table_bytes: int  # of these, the tables and their moments: what --tables disk keeps on disk
 
 
 def count(config):
@@ -48,7 +50,7 @@ def evaluate(run, ids, B, limit=None):
 
 
 def answer(run, prompt, max_new_tokens=24):
-    """What the model says after `prompt`, up to the end of the sentence (greedy)."""
+    """The model's continuation of `prompt`, up to the end of the sentence (greedy)."""
     text = ""
     ids = run.tokenizer.encode(prompt)
     for token in generate(run.params, run.tables, run.config, ids, max_new_tokens, temperature=0):
@@ -61,8 +63,8 @@ def answer(run, prompt, max_new_tokens=24):
 def recall(run, questions, B=64):
     """Ask every question -> {relation: share answered right}, and a list of True/False, one per question.
 
-    Right means the whole answer and its full stop, greedily. That is the case exactly if each of its
-    tokens is the likeliest one after the right ones before it, so one pass over the sentence tells."""
+    Right means the whole answer and its full stop, decoded greedily: each of its tokens is the likeliest one
+    after the right ones before it. So one forward pass over the sentence decides."""
     sentences = [sentence(run.tokenizer, q.prompt, q.answer) for q in questions]
     right = recites(run, sentences, B=B)
     answers = {q.relation: [] for q in questions}
@@ -72,20 +74,20 @@ def recall(run, questions, B=64):
 
 
 def sentence(tokenizer, prompt, answer):
-    """-> the ids of prompt, answer and full stop, and how many of them are the prompt's."""
+    """-> the ids of prompt, answer and full stop, and how many of them belong to the prompt."""
     before, ids = tokenizer.encode(prompt), tokenizer.encode(f"{prompt} {answer}.")
     assert ids[: len(before)] == before, f"{prompt!r} and its answer share a token"
     return ids, len(before)
 
 
 def batches(run, texts, changes=None, layers=None, B=64):
-    """Lists of ids, in groups of about one length -> yields which ones they are, and logits (B,T,V).
+    """Lists of ids, in batches of similar length -> yields the indices of a batch, and its logits (B,T,V).
 
-    changes: for each text what it reads instead of its own rows, [(t, ids)] as from edit.plan."""
+    changes: for each text the rows that it reads instead of its own, [(t, ids)] as from edit.plan."""
     by_length = sorted(range(len(texts)), key=lambda j: len(texts[j]))
     for i in range(0, len(by_length), B):
         group = by_length[i : i + B]
-        inputs = np.zeros((len(group), len(texts[group[-1]])), int)  # short ones end in padding,
+        inputs = np.zeros((len(group), len(texts[group[-1]])), int)  # shorter texts end in padding,
         for row, j in zip(inputs, group, strict=True):  # which no earlier position can see
             row[: len(texts[j])] = texts[j]
         batch = run.tables.fetch(inputs)
@@ -96,7 +98,7 @@ def batches(run, texts, changes=None, layers=None, B=64):
 
 
 def recites(run, sentences, changes=None, layers=None, B=64):
-    """sentences: [(ids, how many are the prompt)] -> for each, whether the rest is what the model says."""
+    """sentences: [(ids, length of the prompt)] -> for each, whether greedy decoding completes it so."""
     right = [False] * len(sentences)
     for group, logits in batches(run, [ids for ids, _ in sentences], changes, layers, B):
         for row, j in zip(download(logits.argmax(-1)), group, strict=True):
@@ -106,14 +108,14 @@ def recites(run, sentences, changes=None, layers=None, B=64):
 
 
 def go_on(run, prompts, changes=None, layers=None, max_new_tokens=16):
-    """prompts: lists of ids -> what the model says after each, up to the full stop (greedy, all at once)."""
-    texts, said = [list(ids) for ids in prompts], [""] * len(prompts)
+    """prompts: lists of ids -> the model's continuations, up to the full stop (greedy, all at once)."""
+    texts, answers = [list(ids) for ids in prompts], [""] * len(prompts)
     for _ in range(max_new_tokens):
-        speaking = [j for j, text in enumerate(said) if "." not in text]
-        now = [changes[j] for j in speaking] if changes else None
-        for group, logits in batches(run, [texts[j] for j in speaking], now, layers):
+        unfinished = [j for j, text in enumerate(answers) if "." not in text]
+        active = [changes[j] for j in unfinished] if changes else None
+        for group, logits in batches(run, [texts[j] for j in unfinished], active, layers):
             for row, j in zip(download(logits.argmax(-1)), group, strict=True):
-                j = speaking[j]
+                j = unfinished[j]
                 texts[j].append(int(row[len(texts[j]) - 1]))
-                said[j] = run.tokenizer.decode(texts[j][len(prompts[j]) :])
-    return said
+                answers[j] = run.tokenizer.decode(texts[j][len(prompts[j]) :])
+    return answers
