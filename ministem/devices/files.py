@@ -10,8 +10,8 @@ os.umask(UMASK)
 
 
 def write(path, data):
-    """Write data (bytes) to a file, atomically: it is written beside the old one, flushed to disk, and renamed.
-    A kill or a full disk leaves the old file or the new one."""
+    """Write data (bytes) to a file: beside the old one, flushed to disk, then renamed. A kill or a full disk
+    leaves the old file or the new one, never half of one."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

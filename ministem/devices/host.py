@@ -10,9 +10,9 @@ from . import gpu
 class HostTables(Tables):
     """Tables in pinned host memory, whose rows the GPU reads and writes directly.
 
-    prefetch reads the next batch's rows on a second stream while the GPU computes with this one's. The hazard: the
-    step under way will update some of the same rows, and the prefetched copies are then stale. So those, and
-    only those, are read again when the batch is fetched."""
+    prefetch reads the next batch's rows on a second stream while the GPU computes with this one's. The
+    hazard: the step under way will update some of the same rows, and the prefetched copies are then stale.
+    So those, and only those, are read again when the batch is fetched."""
 
     def __init__(self, arrays):
         """arrays: name -> array on the host, which is copied"""
