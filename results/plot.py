@@ -7,6 +7,8 @@ matplotlib: the drawings are in the repository.
 
 import inspect
 
+from ministem.run.cli import fail
+
 # told apart by all eyes, and the same thing has the same colour on every page
 DENSE, STEM, GATE, ADDITIVE = "#d55e00", "#0072b2", "#009e73", "#cc79a7"
 INK, GREY, PURPLE = "#333333", "#888888", "#7a4fa3"  # for what is no model
@@ -38,9 +40,12 @@ def color(label):
 
 
 def draw(name, function, folder):
-    """Write folder/NAME.svg -> its path."""
-    import matplotlib
-    from matplotlib.figure import Figure
+    """Write folder/NAME.svg -> its path. Without matplotlib: one line, exit code 2."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        fail(f'{error}: pip install -e ".[lessons]"')
 
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, "backend": "svg", **STYLE}):
         figure, path = Figure(), folder / f"{name}.svg"

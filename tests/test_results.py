@@ -2,6 +2,7 @@
 figures were drawn from."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -65,6 +66,14 @@ def test_figures_are_drawn_from_the_records_as_they_are(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {path.name for path in FIGURES}
     for path in FIGURES:
         assert path.read_bytes() == (tmp_path / path.name).read_bytes(), f"{path.name}: draw it again"
+
+
+def test_without_matplotlib_one_line_says_what_to_install(tmp_path):
+    (tmp_path / "matplotlib.py").write_text("raise ModuleNotFoundError('no matplotlib')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run([sys.executable, "results/figures.py", "--out", tmp_path], cwd=ROOT,
+                          env=os.environ | dict(PYTHONPATH=path), capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "[lessons]" in done.stderr
 
 
 @pytest.mark.parametrize("path", FIGURES, ids=lambda path: path.name)

@@ -41,10 +41,6 @@ def main():
     for name in names:
         if name not in by_name:
             fail(f"there is no figure {name}; there are {', '.join(by_name)}")
-    try:
-        import matplotlib  # noqa: F401
-    except ModuleNotFoundError as error:
-        fail(f'{error}: pip install -e ".[lessons]"')
     for name in names:
         print(draw(name, by_name[name], HERE).relative_to(HERE.parent.parent))
 
