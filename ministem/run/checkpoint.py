@@ -419,11 +419,7 @@ def write_sums(step):
 
 def verify(path, step):
     """Raises Damaged unless a file's bytes are those that SHA256SUMS says were saved."""
-    sums = read_sums(step)
-    name = path.relative_to(step).as_posix()
-    if not path.exists():
-        raise Damaged(f"{path} is missing; remove {step} to use the step before")
-    if file_hash(path) != sums.get(name):
+    if file_hash(path) != read_sums(step).get(path.relative_to(step).as_posix()):
         raise Damaged(f"{path} is damaged (its bytes are not those that were saved); remove {step} to use the"
                       " step before")  # fmt: skip
 
@@ -468,7 +464,9 @@ def read_json(path):
 def read_state(step):
     """A step folder -> the content of its state.json, if that is what was saved, and of this step."""
     path = step / "state.json"
-    read_sums(step)
+    for name in read_sums(step):
+        if not (step / name).exists():
+            raise Damaged(f"{step / name} is missing; remove {step} to use the step before")
     verify(path, step)
     state = read_json(path)
     if not fits(state, step):
