@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ministem.backend import device_array
@@ -91,6 +92,26 @@ def test_a_failure_while_saving_leaves_the_old_checkpoint_and_no_rubbish(tmp_pat
     assert load_checkpoint(run.folder, moments=True).step == 1
 
 
+@pytest.mark.parametrize("error", [
+    SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    OSError(28, "No space left on device", ".step-000002.tmp/model.safetensors"),
+])  # fmt: skip
+def test_a_full_disk_names_the_step_and_how_much_it_takes(tmp_path, monkeypatch, error):
+    run, optimizer = make_run(tmp_path / "run", (1,))
+
+    def full(*_):
+        raise error
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    run.step = 2
+    with pytest.raises(OSError) as caught:
+        save_checkpoint(run, optimizer)
+    assert caught.value.filename == str(run.folder / "step-000002") and caught.value.errno == 28
+    numbers = sum(a.size for a in (*run.params.values(), *run.tables.arrays.values()))
+    mebibytes = round(3 * 4 * numbers / 2**20, 1)
+    assert f"No space left on device; the checkpoint takes {mebibytes} MiB" in caught.value.strerror
+
+
 def test_saving_a_step_again_replaces_it(tmp_path):
     run, optimizer = make_run(tmp_path / "run", (1,))
     run.params["norm"][...] = 7
@@ -115,7 +136,8 @@ def hostile_header(path):
 
 
 FILES = ["config.json", "vocab.tiktoken", "step-000001/model.safetensors",
-         "step-000001/optimizer.safetensors", "step-000001/state.json", "step-000001/SHA256SUMS"]  # fmt: skip
+         "step-000001/optimizer.safetensors", "step-000001/state.json",
+         "step-000001/SHA256SUMS"]  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", [truncate, empty, os.unlink, hostile_header, grow])
@@ -128,7 +150,8 @@ def test_damage_is_one_line_that_names_the_file(tmp_path, file, damage):
         signed(tmp_path / "run" / "step-000001")
     with pytest.raises((ValueError, OSError)) as error:
         load_checkpoint(tmp_path / "run", moments=True)
-    assert "\n" not in str(error.value) and file.removesuffix("/SHA256SUMS") in str(error.value).replace(os.sep, "/")
+    named = file.removesuffix("/SHA256SUMS")  # of the sums, the step
+    assert "\n" not in str(error.value) and named in str(error.value).replace(os.sep, "/")
 
 
 def edit_config(run, key, **changes):

@@ -417,7 +417,8 @@ def test_sample_writes_through_it(trained):
 
     ours, theirs = pty.openpty()
     line = [sys.executable, ROOT / "sample.py", "--run", "runs/fox", "--prompt", "-", "--tokens", "3"]
-    process = subprocess.Popen(line, cwd=trained, stdin=subprocess.PIPE, stdout=theirs, stderr=subprocess.PIPE)
+    pipes = dict(stdin=subprocess.PIPE, stdout=theirs, stderr=subprocess.PIPE)
+    process = subprocess.Popen(line, cwd=trained, **pipes)
     os.close(theirs)
     process.communicate(b"fox\x1b[2J")
     seen = os.read(ours, 1 << 16)

@@ -172,10 +172,10 @@ def save_checkpoint(run, optimizer):
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if getattr(error, "errno", None) == errno.ENOSPC:
-            size = sum(a.nbytes for a in (*model.values(), *moments.values()))
-            more = " and tables" if isinstance(run.tables, OnDisk) else ""
-            raise OSError(error.errno, f"{error.strerror}: a checkpoint takes {size / 2**20:,.0f} MiB{more}",
-                          str(target)) from None  # fmt: skip
+            size = sum(a.nbytes for a in (*model.values(), *moments.values())) / 2**20
+            more = ", and the trained rows" if isinstance(run.tables, OnDisk) else ""
+            why = f"{error.strerror}; the checkpoint takes {size:,.1f} MiB{more}"
+            raise OSError(error.errno, why, str(target)) from None
         raise
     remove(run.folder, step_folders(run.folder)[:-KEEP])
 
