@@ -11,7 +11,7 @@ Progress goes to stderr, what the model learned to stdout, everything to keep to
 
 import signal
 import sys
-from functools import partial
+from functools import lru_cache, partial
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends this at once; the loop asks for its step first
@@ -46,7 +46,7 @@ def train(args, run, corpus, train_ids, val_ids):
     config, params, tables = run.config, run.params, run.tables
     threads = 1 if args.device == "gpu" else args.threads or backend.available_cores()
     rows = start.rows_to_train(args, run.tokenizer, config, train_ids)
-    draw = partial(data.draw_batch, train_ids, args.batch, config.context, args.seed)
+    draw = lru_cache(2)(partial(data.draw_batch, train_ids, args.batch, config.context, args.seed))
     optimizer = AdamW(args.lr, weight_decay=args.weight_decay, table_lr=args.table_lr, clip=args.clip,
                       threads=threads)  # fmt: skip
     optimizer.start(params, tables)

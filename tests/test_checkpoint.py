@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ministem.backend import device_array
@@ -91,6 +92,26 @@ def test_a_failure_while_saving_leaves_the_old_checkpoint_and_no_rubbish(tmp_pat
     assert load_checkpoint(run.folder, moments=True).step == 1
 
 
+@pytest.mark.parametrize("error", [
+    SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    OSError(28, "No space left on device", ".step-000002.tmp/model.safetensors"),
+])  # fmt: skip
+def test_a_full_disk_names_the_step_and_how_much_it_takes(tmp_path, monkeypatch, error):
+    run, optimizer = make_run(tmp_path / "run", (1,))
+
+    def full(*_):
+        raise error
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    run.step = 2
+    with pytest.raises(OSError) as caught:
+        save_checkpoint(run, optimizer)
+    assert caught.value.filename == str(run.folder / "step-000002") and caught.value.errno == 28
+    numbers = sum(a.size for a in (*run.params.values(), *run.tables.arrays.values()))
+    mebibytes = round(3 * 4 * numbers / 2**20, 1)
+    assert f"No space left on device; the checkpoint takes {mebibytes} MiB" in caught.value.strerror
+
+
 def test_saving_a_step_again_replaces_it(tmp_path):
     run, optimizer = make_run(tmp_path / "run", (1,))
     run.params["norm"][...] = 7
@@ -115,7 +136,8 @@ def hostile_header(path):
 
 
 FILES = ["config.json", "vocab.tiktoken", "step-000001/model.safetensors",
-         "step-000001/optimizer.safetensors", "step-000001/state.json", "step-000001/SHA256SUMS"]  # fmt: skip
+         "step-000001/optimizer.safetensors", "step-000001/state.json",
+         "step-000001/SHA256SUMS"]  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", [truncate, empty, os.unlink, hostile_header, grow])
@@ -128,7 +150,8 @@ def test_damage_is_one_line_that_names_the_file(tmp_path, file, damage):
         signed(tmp_path / "run" / "step-000001")
     with pytest.raises((ValueError, OSError)) as error:
         load_checkpoint(tmp_path / "run", moments=True)
-    assert "\n" not in str(error.value) and (tmp_path / "run").name in str(error.value)
+    named = file.removesuffix("/SHA256SUMS")  # of the sums, the step
+    assert "\n" not in str(error.value) and named in str(error.value).replace(os.sep, "/")
 
 
 def edit_config(run, key, **changes):
@@ -180,8 +203,9 @@ def test_any_flipped_bit_in_a_checkpoint_is_noticed(tmp_path, file):
         data, bit = bytearray(whole), rng.randrange(8 * len(whole))
         data[bit // 8] ^= 1 << bit % 8
         path.write_bytes(data)
-        named = "" if file == "SHA256SUMS" else file  # then it is the file whose sum is wrong
-        with pytest.raises(checkpoint.Damaged, match=f"{named}.* is damaged.*; remove .*step-000001 to use"):
+        # of the sums themselves: the file that they name is damaged, or missing
+        what = ".* is (damaged|missing)" if file == "SHA256SUMS" else f"{file}.* is damaged"
+        with pytest.raises(checkpoint.Damaged, match=f"{what}.*; remove .*step-000001 to use"):
             load_checkpoint(tmp_path / "run", moments=True)
     path.write_bytes(whole)
     load_checkpoint(tmp_path / "run", moments=True)

@@ -55,24 +55,24 @@ def lock(path):
     nobody is kept out."""
     for held in _held:  # this process may ask twice
         with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(held.fileno()), os.stat(path)):
+            if os.path.samestat(os.fstat(held), os.stat(path)):
                 return True
-    file = open(path, "ab")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         if os.name == "nt":
             import msvcrt
 
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK):
-            file.close()
+            os.close(handle)
             return False
-    _held.append(file)
+    _held.append(handle)
     return True
 
 
-_held = []  # open lock files: closing one lets go of the lock
+_held = []  # open lock files: closing one would let go of the lock

@@ -172,10 +172,10 @@ def save_checkpoint(run, optimizer):
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if getattr(error, "errno", None) == errno.ENOSPC:
-            size = sum(a.nbytes for a in (*model.values(), *moments.values()))
-            more = " and tables" if isinstance(run.tables, OnDisk) else ""
-            raise OSError(error.errno, f"{error.strerror}: a checkpoint takes {size / 2**20:,.0f} MiB{more}",
-                          str(target)) from None  # fmt: skip
+            size = sum(a.nbytes for a in (*model.values(), *moments.values())) / 2**20
+            more = ", and the trained rows" if isinstance(run.tables, OnDisk) else ""
+            why = f"{error.strerror}; the checkpoint takes {size:,.1f} MiB{more}"
+            raise OSError(error.errno, why, str(target)) from None
         raise
     remove(run.folder, step_folders(run.folder)[:-KEEP])
 
@@ -419,11 +419,7 @@ def write_sums(step):
 
 def verify(path, step):
     """Raises Damaged unless a file's bytes are those that SHA256SUMS says were saved."""
-    sums = read_sums(step)
-    name = path.relative_to(step).as_posix()
-    if not path.exists():
-        raise Damaged(f"{path} is missing; remove {step} to use the step before")
-    if file_hash(path) != sums.get(name):
+    if file_hash(path) != read_sums(step).get(path.relative_to(step).as_posix()):
         raise Damaged(f"{path} is damaged (its bytes are not those that were saved); remove {step} to use the"
                       " step before")  # fmt: skip
 
@@ -468,7 +464,9 @@ def read_json(path):
 def read_state(step):
     """A step folder -> the content of its state.json, if that is what was saved, and of this step."""
     path = step / "state.json"
-    read_sums(step)
+    for name in read_sums(step):
+        if not (step / name).exists():
+            raise Damaged(f"{step / name} is missing; remove {step} to use the step before")
     verify(path, step)
     state = read_json(path)
     if not fits(state, step):

@@ -57,6 +57,5 @@ def printable(text):
     a pipe or a file nothing is changed."""
     if not sys.stdout.isatty():
         return text
-    kept = "\n\t"
-    return "".join(c if c.isprintable() or c in kept or c.isspace() and c not in "\r\v\f\x1c\x1d\x1e\x1f\x85"
-                   else c.encode("unicode_escape").decode() for c in text)  # fmt: skip
+    return "".join(c if c.isprintable() or c in "\n\t\u3000\xa0" else c.encode("unicode_escape").decode()
+                   for c in text)  # fmt: skip
