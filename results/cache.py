@@ -19,10 +19,13 @@ import numpy as np
 from measures import hit_rate
 
 from ministem import data, train_bpe
+from ministem.run.cli import user_errors
 
 
 def cache(args):
-    text, rates = data.read_text(args.data), []
+    with user_errors():
+        text = data.read_text(args.data)
+    rates = []
     for V in (2048, 8192):
         tokenizer = train_bpe(text, V)
         ids = np.array(tokenizer.encode(text))

@@ -26,6 +26,7 @@ from ministem.config import Config
 from ministem.data import draw_batch, load_corpus
 from ministem.knowledge import measure
 from ministem.model import head_loss_forward, trunk_forward
+from ministem.run.cli import user_errors
 from ministem.tokenizer import train_bpe
 
 SHAPE = dict(dim=64, n_layers=4, n_heads=2, ffn_dim=192, context=64)
@@ -77,7 +78,8 @@ def text(source, vocabulary=VOCABULARY, share=1.0):
         cut = len(whole) * 9 // 10
         train, val = whole[:cut], whole[cut:]
     else:
-        corpus = load_corpus(source, 0)
+        with user_errors():
+            corpus = load_corpus(source, 0)
         train, val = corpus.train, corpus.val
     train = train[: round(share * len(train))]
     tokenizer = train_bpe(train, vocabulary)

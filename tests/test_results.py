@@ -81,3 +81,10 @@ def test_a_figure_has_a_title_a_white_ground_no_date_and_is_small(path):
     svg = path.read_text("utf-8")
     assert re.search(r"<svg[^>]*>\s*<title>[^<]{40,}</title>", svg) and "<dc:date>" not in svg
     assert "fill: #ffffff" in svg and path.stat().st_size < 40_000
+
+
+@pytest.mark.parametrize("command", ["cache.py --data no.txt", "language.py context --text no.txt"])
+def test_an_experiment_without_its_text_says_so_in_one_line(command):
+    words = [sys.executable, *f"results/{command}".split()]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "cannot read no.txt" in done.stderr
