@@ -468,6 +468,9 @@ HEADERS = "a.cu(1): note\na.cu(2): catastrophic error: cannot open source file v
         (CompileException(HEADERS), 13000, ["vector_types.h", "headers", "[ctk]"]),
         (fake_cupy.OutOfMemoryError("Out of memory allocating 512 bytes"), 13000, ["512 b", "nvidia-smi"]),
         (RuntimeError("line one\nline two"), 13000, ["cannot be used (line one)"]),
+        (RuntimeError("line one\nline two"), None, ["loaded (RuntimeError: line one)", "reinstall"]),
+        (AttributeError("module 'cupy' has no attribute 'cuda'"), None, ["a part of CuPy", "reinstall"]),
+        (SystemError("initialization of _core failed"), None, ["do not fit", "_core failed", "reinstall"]),
     ],
 )
 def test_each_thing_that_can_be_missing_is_said_in_one_line(monkeypatch, error, driver, words):
@@ -508,6 +511,33 @@ def test_a_gpu_that_cannot_be_used_ends_a_command_before_any_data_is_read(
     err = command(script, *source, "--device", "gpu", code=2).err
     assert err.count("\n") == 1 and words in err and err.endswith("; or use --device cpu\n"), err
     assert os.listdir(tmp_path) == ["fox.txt"]
+
+
+@pytest.mark.parametrize("init, cuda", [
+    (None, None), ("", None), ("import cupy.cuda", None), ("", ""), ("1 / 0", None), ("x = = 1", None),
+    ("raise SystemError('bad call')", None), ("raise AttributeError('no bool8')", None), ("\0", None),
+    ("from cupy import cuda", "runtime = 1"),
+])  # fmt: skip
+def test_half_a_cupy_is_one_line(tmp_path, monkeypatch, init, cuda):
+    """What an installation that broke off leaves: an empty folder, a file without the rest, versions that do
+    not fit."""
+    (tmp_path / "cupy").mkdir()
+    for name, content in (("__init__", init), ("cuda", cuda)):
+        if content is not None:
+            (tmp_path / "cupy" / f"{name}.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def ours():
+        return [name for name in sys.modules if name.split(".")[0] == "cupy"]
+
+    for name in ours():
+        monkeypatch.delitem(sys.modules, name)
+    try:
+        with pytest.raises(ValueError, match="^--device gpu: .*CuPy.*install.*; or use --device cpu$"):
+            backend.device_array("gpu")
+    finally:
+        for name in ours():
+            del sys.modules[name]
 
 
 def test_an_error_of_ours_is_not_explained_away(gpu, monkeypatch):

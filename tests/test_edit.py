@@ -314,7 +314,7 @@ def test_a_row_that_the_prompt_does_not_read_is_said():
     assert say("Spain is")[1:] == [unread + "'Spain' as [S][p][a][i][n], without a space before it"]
     assert say("Spain, then Spain")[1:] == []
     pieces = edit.notes(TOKENIZER, "(Spain)", [("Spain", "Nigeria")])
-    assert pieces[-1].startswith("'Nigeria' is one token only with a space before it; here it is [N][iger][i][a]")
+    assert pieces[-1] == "'Nigeria' is one token only with a space before it; here it is [N][iger][i][a]"
 
 
 # ------------------------------------------------------------------------------ row edits and patches
