@@ -1,5 +1,6 @@
 """The whole transformer: every gradient, causality, threads, the KV cache, first loss, learning."""
 
+import tracemalloc
 from dataclasses import fields, replace
 
 import numpy as np
@@ -247,6 +248,19 @@ def test_targets_that_are_no_tokens_are_refused(bad, message):
     config, params, tables = small()
     with pytest.raises(ValueError, match=message):
         loss_and_grads(params, config, tables.fetch([[1, 2, 3]]), np.array(bad))
+
+
+def test_a_loss_without_gradients_makes_no_room_for_them():
+    """Evaluating: the gradient of the head alone would be four times as large as all that is needed."""
+    x, head = np.ones((1, 8, 64), "float32"), np.ones((64, 5000), "float32")
+    targets = np.arange(8).reshape(1, 8)
+    tracemalloc.start()
+    try:
+        loss, cache = model.head_loss_forward(x, head, targets, grads=False)
+        assert tracemalloc.get_traced_memory()[1] < head.nbytes / 2
+    finally:
+        tracemalloc.stop()
+    assert cache is None and loss == model.head_loss_forward(x, head, targets)[0]
 
 
 def test_every_variant_is_in_the_table_of_variants():
