@@ -150,11 +150,18 @@ def windows_in_order(ids, B, T, limit=None):
     """Cut ids (N,) into windows of T predictions, B at a time -> yields inputs, targets (≤B, T).
 
     Every token but the first is predicted once; a last, shorter window comes alone. limit: at most about
-    this many predictions, from the beginning."""
-    n = len(ids) - 1 if limit is None else min(limit, len(ids) - 1)
+    this many predictions, from the beginning (exactly: see n_predictions)."""
+    n = n_predictions(len(ids), T, limit)
     whole = n // T
     for i in range(0, whole, B):
         places = T * np.arange(i, min(i + B, whole))[:, None] + np.arange(T)
         yield ids[places], ids[places + 1]
-    if n % T and (limit is None or not whole):
+    if n % T:
         yield ids[None, whole * T : n], ids[None, whole * T + 1 : n + 1]
+
+
+def n_predictions(n_ids, T, limit=None):
+    """How many tokens windows_in_order predicts: all but the first, or the whole windows within the limit."""
+    if limit is None or limit >= n_ids - 1:
+        return n_ids - 1
+    return limit // T * T or limit

@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ministem.data import argument, decode, draw_batch, load_corpus, read_text, windows_in_order
+from ministem.data import (
+    argument,
+    decode,
+    draw_batch,
+    load_corpus,
+    n_predictions,
+    read_text,
+    windows_in_order,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -146,3 +154,12 @@ def test_a_limit_takes_whole_windows_from_the_beginning():
     seen = [t for _, targets in windows_in_order(np.arange(50), 3, 4, limit=17) for t in targets.flat]
     assert sorted(seen) == list(range(1, 17))
     assert sum(t.size for _, t in windows_in_order(np.arange(50), 3, 8, limit=5)) == 5
+
+
+@pytest.mark.parametrize(
+    "limit, n", [(None, 49), (49, 49), (50, 49), (999, 49), (48, 48), (47, 44), (4, 4), (3, 3)]
+)
+def test_how_many_tokens_are_predicted_is_known_beforehand(limit, n):
+    """A limit that is none, since there are fewer tokens, gives what no limit gives: the last ones, too."""
+    seen = [t for _, targets in windows_in_order(np.arange(50), 3, 4, limit) for t in targets.flat]
+    assert sorted(seen) == list(range(1, n + 1)) and n_predictions(50, 4, limit) == n
