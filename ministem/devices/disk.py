@@ -6,7 +6,8 @@ DiskTables   are trained. Their files are as long as the tables and empty at fir
              only to what is written. A new table is never written out: the CHUNK around a row is drawn
              (config.initial_rows) when the row is read for the first time. Rows are read and written through
              np.memmap. The files have no names, so whatever ends the program, the system clears them away;
-             what is kept is in checkpoints.
+             what is kept is in checkpoints. (On Windows they have names until they are closed, and may take
+             the room of the whole table from the start.)
 SavedTables  are those of a checkpoint, and hold the rows that training has written, one after the other.
              All others are still what they were drawn as, and are drawn again. Rows can be changed (edit.py),
              but only in memory: the checkpoint stays as it is.

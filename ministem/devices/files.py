@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 
 
@@ -25,8 +26,14 @@ def write(path, data):
 
 
 def sync(path):
-    """Make sure that a file, or the list of names in a folder, has reached the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    """Make sure that a file, or the list of names in a folder, has reached the disk.
+
+    Windows opens no folder (its file system keeps a journal of names by itself), and flushes a file only for
+    those who may write to it."""
+    folder = os.path.isdir(path)
+    if folder and sys.platform == "win32":
+        return
+    handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
     try:
         with named(path):
             os.fsync(handle)

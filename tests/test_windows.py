@@ -1,0 +1,89 @@
+"""On a stand-in for Windows (windows.py): whole runs, and that the stand-in is as strict as it should be."""
+
+import os
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import windows
+from commands import TEXT, TINY
+
+import sample
+import train
+from ministem import backend
+from ministem.devices import files
+from ministem.run.checkpoint import load_checkpoint, step_folders
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="acts Windows out with what Linux has")
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """-> a function: train.py or sample.py, in this process, as if on Windows -> stdout, stderr"""
+    (tmp_path / "fox.txt").write_text(TEXT)
+    monkeypatch.chdir(tmp_path)
+    backend._blas()  # looks for libraries, in the way of the system that it is on
+
+    def call(script, *args):
+        with monkeypatch.context() as patch:
+            windows.install(patch)
+            patch.setattr(sys, "argv", [script.__file__, *map(str, args)])
+            script.main()
+        return capsys.readouterr()
+
+    return call
+
+
+@pytest.mark.parametrize("where", ["ram", "disk"])
+def test_a_run_is_trained_resumed_patched_and_sampled(command, tmp_path, where):
+    """Checkpoints are written, replaced and removed; resumed from a step whose files were mapped."""
+    line = ["--data", "fox.txt", *TINY, "--steps", 6, "--eval-every", 1, "--tables", where, "--out", "run"]
+    command(train, *line)
+    assert [step.name for step in step_folders("run")] == ["step-000005", "step-000006"]
+    whole = load_checkpoint("run", np.empty(0, "float32"), with_moments=True, in_ram=True)
+    shutil.rmtree(step_folders("run")[-1])
+    command(train, "--resume", "run")
+    again = load_checkpoint("run", np.empty(0, "float32"), with_moments=True, in_ram=True)
+    for one, other in ((whole.params, again.params), (whole.moments, again.moments)):
+        assert one.keys() == other.keys() and all((one[name] == other[name]).all() for name in one)
+    assert command(sample, "--run", "run", "--tokens", 5).out
+    more = ["--init-from", "run", "--tables-only", "--data", "fox.txt", "--steps", 2, "--out", "more"]
+    command(train, *more, "--save-patch", "new.safetensors")
+    assert command(sample, "--run", "run", "--patch", "new.safetensors", "--tokens", 5).out
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_file_is_replaced(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(b"old")
+    windows.install(monkeypatch)
+    files.write(tmp_path / "a", b"new")
+    files.sync(tmp_path / "a")
+    files.sync(tmp_path)
+    assert (tmp_path / "a").read_bytes() == b"new" and os.listdir(tmp_path) == ["a"]
+
+
+def test_the_stand_in_refuses_what_windows_refuses(tmp_path, monkeypatch):
+    for name in ("open", "mapped", "free"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"1234")
+    opened = open(tmp_path / "open" / "file", "rb")
+    mapped = np.memmap(tmp_path / "mapped" / "file", "uint8", "r")
+    windows.install(monkeypatch)
+    for name in ("open", "mapped"):
+        for call in (lambda f: f.rename(tmp_path / "x"), shutil.rmtree, lambda f: (f / "file").unlink(),
+                     lambda f: os.replace(tmp_path / "free" / "file", f / "file")):  # fmt: skip
+            with pytest.raises(PermissionError, match="in use"):
+                call(tmp_path / name)
+    with pytest.raises(PermissionError):
+        os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fsync(opened.fileno())
+    (tmp_path / "there").mkdir()
+    with pytest.raises(FileExistsError):
+        (tmp_path / "free").rename(tmp_path / "there")
+    opened.close()
+    del mapped
+    for name in ("open", "mapped"):
+        shutil.rmtree(tmp_path / name)
+    (tmp_path / "free").rename(tmp_path / "x")
