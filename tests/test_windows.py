@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 
 import numpy as np
@@ -13,9 +14,12 @@ import sample
 import train
 from ministem import backend
 from ministem.devices import files
+from ministem.optim import AdamW
 from ministem.run.checkpoint import load_checkpoint, step_folders
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="acts Windows out with what Linux has")
+
+CPU = np.empty(0, "float32")
 
 
 @pytest.fixture
@@ -36,17 +40,28 @@ def command(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("where", ["ram", "disk"])
-def test_a_run_is_trained_resumed_patched_and_sampled(command, tmp_path, where):
-    """Checkpoints are written, replaced and removed; resumed from a step whose files were mapped."""
-    line = ["--data", "fox.txt", *TINY, "--steps", 6, "--eval-every", 1, "--tables", where, "--out", "run"]
-    command(train, *line)
-    assert [step.name for step in step_folders("run")] == ["step-000005", "step-000006"]
-    whole = load_checkpoint("run", np.empty(0, "float32"), with_moments=True, in_ram=True)
-    shutil.rmtree(step_folders("run")[-1])
+def test_a_run_is_trained_resumed_patched_and_sampled(command, tmp_path, monkeypatch, where):
+    """Checkpoints are written and removed, also the one that was resumed from, whose tables were mapped."""
+    line = ["--data", "fox.txt", *TINY, "--steps", 6, "--eval-every", 1, "--tables", where]
+    command(train, *line, "--out", "whole")
+    step = AdamW.step
+
+    def interrupted(self, *args):
+        if self.t == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AdamW, "step", interrupted)
+        with pytest.raises(SystemExit, match="130"):
+            command(train, *line, "--out", "run")
+    assert step_folders("run")[-1].name == "step-000003"
     command(train, "--resume", "run")
-    again = load_checkpoint("run", np.empty(0, "float32"), with_moments=True, in_ram=True)
-    for one, other in ((whole.params, again.params), (whole.moments, again.moments)):
-        assert one.keys() == other.keys() and all((one[name] == other[name]).all() for name in one)
+    assert [step.name for step in step_folders("run")] == ["step-000005", "step-000006"]
+    one, other = (load_checkpoint(name, CPU, with_moments=True, in_ram=True) for name in ("whole", "run"))
+    assert one.moments.keys() == other.moments.keys() and one.step == other.step == 6
+    for a, b in ((one.params, other.params), (one.moments, other.moments)):
+        assert all(a[name].tobytes() == b[name].tobytes() for name in a)
     assert command(sample, "--run", "run", "--tokens", 5).out
     more = ["--init-from", "run", "--tables-only", "--data", "fox.txt", "--steps", 2, "--out", "more"]
     command(train, *more, "--save-patch", "new.safetensors")
