@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ministem import atlas
 from ministem.data import (
     argument,
     decode,
@@ -124,6 +125,32 @@ def test_the_hash_knows_the_texts_and_the_cut(tmp_path):
     hashes = {load_corpus(write(tmp_path, data), 0).hash for data in (b"a" * 20, b"a" * 21, b"b" * 20)}
     hashes |= {load_corpus("atlas", 0).hash, load_corpus("atlas", 1).hash}
     assert len(hashes) == 5 and load_corpus("atlas", 0).hash in hashes
+
+
+def test_the_withheld_sentences_of_the_atlas_are_its_validation_text_and_in_no_training_text():
+    """As a fact was told in other words, a right answer is recalled, and not known by heart. And the seed
+    decides which are withheld, so that the texts of two seeds differ."""
+    texts = []
+    for seed in (0, 1):
+        corpus = load_corpus("atlas", seed)
+        told, asked = corpus.train.splitlines(), corpus.val.splitlines()
+        assert asked == [question.text for question in corpus.questions] and len(asked) == 195 * 4 * 2
+        assert not set(asked) & set(told) and len(set(told)) == len(told)
+        for question in corpus.questions:  # not in part either, as a line within another
+            assert question.prompt + " " + question.answer not in corpus.train
+            assert question.text == f"{question.prompt} {question.answer}."
+        assert len(told) == sum(len(atlas.TEMPLATES[fact.relation]) for fact in atlas.facts()) - len(asked)
+        assert corpus.names == tuple(" " + country.name for country in atlas.load())
+        texts.append((set(told), set(asked), corpus.train))
+    assert texts[0][0] != texts[1][0] and texts[0][1] != texts[1][1]
+    assert load_corpus("atlas", 1).train == texts[1][2]
+
+
+def test_no_two_seeds_and_no_two_steps_share_a_batch():
+    """Of 40 seeds and 40 steps: a sum or a product of both as the seed would give many the same one."""
+    ids = np.arange(100_000)
+    drawn = {draw_batch(ids, 2, 3, seed, step)[0].tobytes() for seed in range(40) for step in range(40)}
+    assert len(drawn) == 1600
 
 
 def test_targets_are_the_next_tokens_and_the_draw_depends_on_seed_and_step():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ministem.config import Config, init_params
 from ministem.generate import generate, sample, window_start
 
-CONFIG = Config(31, dim=16, n_layers=2, n_heads=4, n_kv_heads=2, ffn_dim=20, context=8)
+CONFIG = Config(31, dim=16, n_layers=2, n_heads=4, n_kv_heads=2, ffn_dim=20, context=8, rope_theta=30.0)
 
 
 def model():
