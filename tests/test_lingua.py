@@ -19,7 +19,7 @@ from ministem.config import Config, init_params
 from ministem.convert.folders import export_run, import_run, main, official_params
 from ministem.convert.lingua import from_lingua, to_lingua
 from ministem.optim import AdamW
-from ministem.run.checkpoint import Run, load_checkpoint, put_on_disk, save_checkpoint, start_run
+from ministem.run.checkpoint import Run, load_checkpoint, place, save_checkpoint, start_run
 from ministem.tokenizer import train_bpe
 
 SIZES = dict(vocab_size=11, dim=24, n_layers=3, n_heads=4, ffn_dim=20, context=9)
@@ -176,9 +176,9 @@ def lingua(monkeypatch, capsys, *args):
 ])  # fmt: skip
 def test_export_and_import_give_back_the_same_bytes(tmp_path, to, changes):
     old = saved_run(tmp_path / "run", **changes)
-    export_run(load_checkpoint(tmp_path / "run", np.empty(0)), tmp_path / "out", to)
+    export_run(load_checkpoint(tmp_path / "run"), tmp_path / "out", to)
     import_run(tmp_path / "out", tmp_path / "new")
-    new = load_checkpoint(tmp_path / "new", np.empty(0))
+    new = load_checkpoint(tmp_path / "new")
     assert new.config == old.config and new.tokenizer.hash == old.tokenizer.hash
     weights = [tmp_path / "run/step-000007", tmp_path / "new/step-000000"]
     assert len({(step / "model.safetensors").read_bytes() for step in weights}) == 1
@@ -256,7 +256,7 @@ def test_the_pth_files_are_what_the_official_loaders_expect_and_come_back_the_sa
 
 def test_numbers_that_float32_cannot_hold_are_refused(tmp_path):
     saved_run(tmp_path / "run", stem_layers=(1,))
-    export_run(load_checkpoint(tmp_path / "run", np.empty(0)), tmp_path / "out", "lingua")
+    export_run(load_checkpoint(tmp_path / "run"), tmp_path / "out", "lingua")
     path = tmp_path / "out/consolidated/consolidated.safetensors"
     state = load_file(path)
     save_file({**state, "lm_transformer.norm.weight": np.full(24, 1e300)}, path)
@@ -268,7 +268,7 @@ def test_tables_on_disk_are_exported_too(tmp_path, monkeypatch, capsys):
     run = saved_run(tmp_path / "run", stem_layers=(1,))
     disk = Run(tmp_path / "disk", run.config, {}, run.tokenizer, run.params, run.tables, step=7)
     start_run(disk)
-    put_on_disk(disk)
+    place(disk, "disk", np.empty(0, "float32"))
     optimizer = AdamW()
     optimizer.start(disk.params, disk.tables)
     save_checkpoint(disk, optimizer)

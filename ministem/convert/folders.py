@@ -18,11 +18,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from ..backend import device_array
 from ..optim import AdamW
 from ..run.checkpoint import (
     Run,
     load_checkpoint,
+    place,
     read_json,
     save_arrays,
     save_checkpoint,
@@ -164,7 +164,8 @@ def main():
     args = parser.parse_args()
     with user_errors():
         if args.command == "export":
-            run = load_checkpoint(args.run, device_array("cpu"), in_ram=True)
+            run = load_checkpoint(args.run)
+            place(run, "ram", like=np.empty(0, "float32"))
             export_run(run, args.folder, args.to)
             say(f"{args.folder}: {args.to}, from {run.folder} at step {run.step}")
         else:
