@@ -5,8 +5,11 @@ another implementation per device, or is much faster another way, is a named fun
 """
 
 import functools
+import itertools
+import math
 import os
 import sys
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
@@ -76,15 +79,36 @@ def device_array(device, tf32=False):
 # ------------------------------------------------------------------------------------------ threads
 
 
-def available_cores():
+def available_cores(root="/"):
     """Cores this process may use: taskset and containers may allow fewer than the machine has."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min([cores, *_quotas(Path(root))])))
+
+
+def _quotas(root):
+    """How many cores' worth of time the control groups of this process have (Linux): its own, and those that
+    this one lies in. In version 2, "150000 100000" is a core and a half and "max 100000" no limit; version 1
+    has two files, and -1. (In a container the path may be the host's: then the group is what is mounted.)"""
     try:
-        with open("/sys/fs/cgroup/cpu.max") as file:  # Linux: how much time per period, for instance
-            quota, period = map(int, file.read().split())  # "150000 100000" is one core and a half
-    except (OSError, ValueError):  # no such file, or "max 100000": no limit
-        return cores
-    return max(1, min(cores, -(-quota // period)))
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if not controllers:  # version 2
+            places, names = ("", "unified"), ("cpu.max",)
+        elif "cpu" in controllers.split(","):
+            places, names = ("cpu", controllers), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        else:
+            continue
+        group = PurePosixPath(path.lstrip("/"))
+        for place, around in itertools.product(places, (group, *group.parents)):
+            folder = root / "sys/fs/cgroup" / place / around
+            try:
+                quota, period = " ".join((folder / name).read_text() for name in names).split()
+                if int(quota) > 0:
+                    yield int(quota) / int(period)
+            except (OSError, ValueError):  # no such file, or "max"
+                continue
 
 
 @functools.cache

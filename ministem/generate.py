@@ -74,19 +74,21 @@ def sample(logits, temperature, top_k, top_p, rng):
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must be > 0 and <= 1, got {top_p}")
     if not np.isfinite(logits.max()):
-        raise ValueError("the model's scores are not finite numbers: it did not survive its training")
+        raise ValueError("the model's scores are not finite: its training, a patch or an edit spoilt them")
     if temperature == 0:
         return int(logits.argmax())
-    order = np.arange(len(logits))  # the ids to choose from
-    if top_k is not None and top_k < len(logits):  # the k-th largest is the limit: no need to sort all
-        order = np.flatnonzero(logits >= np.partition(logits, -top_k)[-top_k])
-    if top_k is not None or top_p is not None:
-        order = order[np.argsort(-logits[order], kind="stable")][:top_k]  # likeliest first, ties by id
+    # the ids to choose from stay in their own order: so a filter that keeps them all changes no draw
+    kept = np.arange(len(logits))
+    if top_k is not None and top_k < len(logits):
+        kept = np.flatnonzero(logits >= np.partition(logits, -top_k)[-top_k])  # no need to sort all
+        kept = np.sort(kept[np.argsort(-logits[kept], kind="stable")][:top_k])  # of equals, the smaller ids
     with np.errstate(over="ignore"):  # a tiny temperature makes -inf of them, and that a chance of 0
-        p = np.exp((logits[order].astype("float64") - logits.max()) / temperature)
-    if top_p is not None:
-        p /= p.sum()
+        p = np.exp((logits[kept].astype("float64") - logits.max()) / temperature)
+    if top_p is not None and top_p < 1:
+        order = np.argsort(-logits[kept], kind="stable")  # likeliest first
+        reached = np.cumsum(p[order])
         # the token that crosses top_p stays: keep those before which less than top_p was reached
-        p = p[np.cumsum(p) - p < top_p]
+        order = np.sort(order[reached - p[order] < top_p * reached[-1]])
+        kept, p = kept[order], p[order]
     reached = np.cumsum(p)
-    return int(order[np.searchsorted(reached, rng.random() * reached[-1], side="right")])
+    return int(kept[np.searchsorted(reached, rng.random() * reached[-1], side="right")])

@@ -279,7 +279,7 @@ def head_loss_forward(x, head, targets, chunk=512, grads=True):
     xs, targets = flat(x), targets.reshape(-1, 1)
     N = len(xs)
     loss = np.zeros_like(x, shape=())
-    dx, dhead = np.empty_like(xs), np.zeros_like(head)
+    dx, dhead = (np.empty_like(xs), np.zeros_like(head)) if grads else (None, None)
     for i in range(0, N, chunk):
         xc, t = xs[i : i + chunk], targets[i : i + chunk]  # (n,C), (n,1)
         e = xc @ head  # (n,V)  the logits ...

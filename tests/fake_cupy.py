@@ -445,28 +445,33 @@ def _flatnonzero(a):
 # -------------------------------------------------------------------------------------------- kernels
 
 
-def _sum_rows(grid, block, values, slot, out, N, D):
+def _sum_rows(number, grid, block, values, slot, out, N, D):
     """Adds in the kernel's order: to each row the positions that belong to it, one after the other."""
+    assert values.dtype == out.dtype == number, f"a kernel for {number}: other bytes are no numbers to it"
+    assert N.dtype == D.dtype == slot.dtype == "int32"
     assert (N, D) == values.shape and slot.shape == (N,) and out.shape == (grid[0], D)
-    assert block == (256,) and 256 * (grid[1] - 1) < D <= 256 * grid[1] and slot.dtype == "int32"
+    assert block == (256,) and 256 * (grid[1] - 1) < D <= 256 * grid[1]
     assert 0 <= slot.min() and slot.max() < len(out), "a slot outside the block: the kernel would drop it"
     out[...] = 0
     np.add.at(out, slot, values)
 
 
 TWINS = {"sum_rows": _sum_rows}
+NUMBERS = {("-DNUMBER=float",): "float32", ("-DNUMBER=double",): "float64"}
 
 
 class RawKernel:
     def __init__(self, code, name, options=()):
-        assert f"void {name}(" in code and "-DNUMBER=float" in options or "-DNUMBER=double" in options
-        self.twin = TWINS[name]
+        assert f"void {name}(" in code, f"the code has no {name}"
+        assert options in NUMBERS, f"options {options}, and not one of {list(NUMBERS)}"
+        self.twin = functools.partial(TWINS[name], NUMBERS[options])
 
     def __call__(self, grid, block, args):
         counts.launches += 1
         for x in args:
             if isinstance(x, ndarray):
                 assert x.flags.c_contiguous, "a kernel sees addresses, not strides"
+                x._memory.read()  # also where it writes: what another stream has begun there comes first
             elif not isinstance(x, np.generic):
                 raise TypeError(f"a kernel's argument is a {type(x).__name__}: CuPy would guess its C type")
         self.twin(grid, block, *(x._raw if isinstance(x, ndarray) else x for x in args))

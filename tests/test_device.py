@@ -288,6 +288,18 @@ def test_an_id_outside_the_vocabulary_is_refused_before_it_gets_there(gpu, bad):
         np.take_along_axis(tables["embed"].T, on_device[:1], 1)
 
 
+def test_ids_of_a_large_vocabulary_get_there_as_they_are(gpu):
+    """More than 16 bits of them, in a batch, as targets, and on the way to the scatter-add."""
+    like, V = backend.device_array("gpu"), 70_000
+    table = np.arange(2.0 * V, dtype="float32").reshape(V, 2)
+    ids = np.array([[69_999, 3, 32_768], [65_536, 3, 40_000]])
+    batch = Tables({"embed": backend.upload(table, like)}).fetch(ids, ids[::-1])
+    assert (batch.blocks["embed"].get()[batch.slots["embed"].get()] == table[ids]).all()
+    assert (batch.rows.get() == np.unique(ids)).all() and (batch.targets.get() == ids[::-1]).all()
+    sums = backend.sum_rows(backend.upload(table[:6], like), backend.upload(ids.reshape(-1), like), V)
+    assert sums.get()[69_999].tolist() == table[0].tolist() and sums.get()[3].tolist() == [10, 12]
+
+
 def test_rows_are_summed_to_the_bits_of_the_cpu(gpu):
     """The kernel (here its twin) and SciPy add in one order: that of the positions."""
     rng, like = np.random.default_rng(1), backend.device_array("gpu")
@@ -372,6 +384,19 @@ def test_what_was_prefetched_is_used_for_that_batch_only(gpu):
     tables.write("embed", row, np.ones((1, 16), "float32"))  # an edit: of any row
     batch = tables.fetch(IDS, IDS)
     assert (batch.blocks["embed"].get()[batch.slots["embed"].get()[0, 0]] == 1).all()
+
+
+def test_what_was_prefetched_for_other_ids_or_other_targets_is_not_used(gpu):
+    """Each for itself: the same ids may come again with other targets."""
+    other = (IDS + 1) % 50
+    for ids, targets in ((IDS, other), (other, IDS), (other, other), (IDS, IDS)):
+        _, tables, _ = on_host(gpu)
+        tables.prefetch(IDS, IDS)
+        batch = tables.fetch(ids, targets)
+        assert (batch.targets.get() == targets).all()
+        assert (batch.rows.get()[batch.slots["embed"].get()] == ids).all()
+    tables.prefetch(IDS, IDS)
+    assert tables.fetch(IDS).targets is None
 
 
 def test_a_step_with_tables_on_the_host_does_not_wait_either(gpu):
@@ -469,6 +494,9 @@ HEADERS = "a.cu(1): note\na.cu(2): catastrophic error: cannot open source file v
         (CompileException(HEADERS), 13000, ["vector_types.h", "headers", "[ctk]"]),
         (fake_cupy.OutOfMemoryError("Out of memory allocating 512 bytes"), 13000, ["512 b", "nvidia-smi"]),
         (RuntimeError("line one\nline two"), 13000, ["cannot be used (line one)"]),
+        (RuntimeError("line one\nline two"), None, ["loaded (RuntimeError: line one)", "reinstall"]),
+        (AttributeError("module 'cupy' has no attribute 'cuda'"), None, ["a part of CuPy", "reinstall"]),
+        (SystemError("initialization of _core failed"), None, ["do not fit", "_core failed", "reinstall"]),
     ],
 )
 def test_each_thing_that_can_be_missing_is_said_in_one_line(monkeypatch, error, driver, words):
@@ -509,6 +537,33 @@ def test_a_gpu_that_cannot_be_used_ends_a_command_before_any_data_is_read(
     err = command(script, *source, "--device", "gpu", code=2).err
     assert err.count("\n") == 1 and words in err and err.endswith("; or use --device cpu\n"), err
     assert os.listdir(tmp_path) == ["fox.txt"]
+
+
+@pytest.mark.parametrize("init, cuda", [
+    (None, None), ("", None), ("import cupy.cuda", None), ("", ""), ("1 / 0", None), ("x = = 1", None),
+    ("raise SystemError('bad call')", None), ("raise AttributeError('no bool8')", None), ("\0", None),
+    ("from cupy import cuda", "runtime = 1"),
+])  # fmt: skip
+def test_half_a_cupy_is_one_line(tmp_path, monkeypatch, init, cuda):
+    """What an installation that broke off leaves: an empty folder, a file without the rest, versions that do
+    not fit."""
+    (tmp_path / "cupy").mkdir()
+    for name, content in (("__init__", init), ("cuda", cuda)):
+        if content is not None:
+            (tmp_path / "cupy" / f"{name}.py").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def ours():
+        return [name for name in sys.modules if name.split(".")[0] == "cupy"]
+
+    for name in ours():
+        monkeypatch.delitem(sys.modules, name)
+    try:
+        with pytest.raises(ValueError, match="^--device gpu: .*CuPy.*install.*; or use --device cpu$"):
+            backend.device_array("gpu")
+    finally:
+        for name in ours():
+            del sys.modules[name]
 
 
 def test_an_error_of_ours_is_not_explained_away(gpu, monkeypatch):
@@ -657,59 +712,145 @@ def test_the_kernel_compiles_for_a_gpu():
     assert "undefined" in compiled(devices_gpu.SUM_ROWS.replace("blockIdx.x", "blockIdy.x"), "-DNUMBER=float")
 
 
-# A block of 256 threads as 256 threads of the CPU, one block after the other. Slow, but the kernel as it is.
+# A GPU runs 32 threads together, a warp, and knows nothing of how fast one warp is beside another: only a
+# barrier makes them wait. Here each thread is a fibre (a stack of its own), and the order decides who goes on
+# when: each goes as far as it can before the next has its turn, from the first warp or from the last one on.
+# So if a barrier is missing, somebody comes too early or too late, every time.
 EMULATION = """
-#include <atomic>
-#include <barrier>
 #include <strings.h>
-#include <thread>
-#include <vector>
+#include <ucontext.h>
 #define __global__
 #define __shared__ static
-struct Place { int x, y; } blockIdx;
-thread_local Place threadIdx;
-std::barrier<> barrier(256);
-std::atomic<unsigned> votes[8];
-void __syncthreads() { barrier.arrive_and_wait(); }
-unsigned __ballot_sync(unsigned, bool mine) {
-  std::atomic<unsigned>& vote = votes[threadIdx.x / 32];
-  __syncthreads(); vote = 0;
-  __syncthreads(); vote |= unsigned(mine) << threadIdx.x % 32;
-  __syncthreads(); return vote;
+enum { THREADS = 256, WARP = 32, STACK = 1 << 16 };
+struct Place { int x, y; } blockIdx, threadIdx;
+struct Barrier { int arrived, round; unsigned votes, result; };
+static Barrier block, warps[THREADS / WARP];
+static ucontext_t scheduler, fibres[THREADS];
+static char stacks[THREADS][STACK];
+static bool ended[THREADS];
+static int now;
+
+unsigned wait_at(Barrier& barrier, int threads, unsigned vote) {  // -> what all of them voted, as bits
+  int round = barrier.round;
+  barrier.votes |= vote;
+  if (++barrier.arrived == threads) {
+    barrier.result = barrier.votes;
+    barrier.arrived = barrier.votes = 0;
+    barrier.round++;
+  }
+  while (barrier.round == round) swapcontext(&fibres[now], &scheduler);
+  return barrier.result;
 }
-int __syncthreads_or(bool mine) {
-  __syncthreads(); votes[0] = 0;
-  __syncthreads(); votes[0] |= mine;
-  __syncthreads(); return votes[0];
+void __syncthreads() { wait_at(block, THREADS, 0); }
+int __syncthreads_or(bool mine) { return wait_at(block, THREADS, mine); }
+unsigned __ballot_sync(unsigned, bool mine) {
+  return wait_at(warps[threadIdx.x / WARP], WARP, unsigned(mine) << threadIdx.x % WARP);
 }
 int __ffs(unsigned bits) { return ffs(bits); }
 KERNEL
-extern "C" void run(const NUMBER* values, const int* slot, NUMBER* out, int N, int D, int rows) {
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 256; i++)
-    threads.emplace_back([=] {
-      threadIdx.x = i;
-      for (int block = 0; block < rows * ((D + 255) / 256); block++) {
-        __syncthreads();
-        if (i == 0) blockIdx = {block % rows, block / rows};
-        __syncthreads();
-        sum_rows(values, slot, out, N, D);
+static struct { const NUMBER* values; const int* slot; NUMBER* out; int N, D; } job;
+void be_a_thread() {
+  sum_rows(job.values, job.slot, job.out, job.N, job.D);
+  ended[now] = true;
+}
+extern "C" int run(const NUMBER* values, const int* slot, NUMBER* out, int N, int D, int rows, bool back) {
+  job = {values, slot, out, N, D};
+  for (int b = 0; b < rows * ((D + 255) / 256); b++) {
+    blockIdx = {b % rows, b / rows};
+    for (int i = 0; i < THREADS; i++) {
+      getcontext(&fibres[i]);
+      fibres[i].uc_stack.ss_sp = stacks[i];
+      fibres[i].uc_stack.ss_size = STACK;
+      fibres[i].uc_link = &scheduler;
+      makecontext(&fibres[i], be_a_thread, 0);
+      ended[i] = false;
+    }
+    for (int left = THREADS, turns = 0; left; turns++) {
+      if (turns > 1000 + 8 * N) return 1;  // some wait at a barrier that others never come to
+      for (int i = 0; i < THREADS; i++) {
+        now = back ? THREADS - 1 - i : i;
+        if (ended[now]) continue;
+        threadIdx.x = now;
+        swapcontext(&scheduler, &fibres[now]);
+        left -= ended[now];
       }
-    });
-  for (auto& thread : threads) thread.join();
+    }
+  }
+  return 0;
 }
 """
+BARRIER = "    __syncthreads();"
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="no g++ here to compile the kernel for the CPU")
-def test_the_kernel_itself_adds_in_the_order_of_positions(tmp_path):
-    """Compiled for the CPU, its threads as threads: the bits of SciPy's sum. The twin is not asked."""
-    (tmp_path / "kernel.cpp").write_text(EMULATION.replace("KERNEL", devices_gpu.SUM_ROWS))
-    build = "g++ -std=c++20 -pthread -shared -fPIC -DNUMBER=float kernel.cpp -o kernel.so"
-    subprocess.run(build.split(), cwd=tmp_path, check=True)
-    kernel, rng = ctypes.CDLL(str(tmp_path / "kernel.so")), np.random.default_rng(2)
-    for N, D, rows in ((600, 257, 5), (256, 3, 4), (1, 1, 1)):
-        values, slot = rng.standard_normal((N, D), dtype="float32"), rng.integers(0, rows, N).astype("int32")
-        out = np.full((rows, D), np.nan, "float32")
-        kernel.run(*(ctypes.c_void_p(a.ctypes.data) for a in (values, slot, out)), N, D, rows)
+def emulated(folder, source, number="float"):
+    """The kernel, compiled for the CPU -> a function: values, slot, rows, backwards -> their sums, or None if
+    it never ends. Behind each array comes what must not be read or written."""
+    (folder / "kernel.cpp").write_text(EMULATION.replace("KERNEL", source))
+    build = f"g++ -std=c++17 -O1 -shared -fPIC -DNUMBER={number} kernel.cpp -o kernel.so"
+    subprocess.run(build.split(), cwd=folder, check=True)
+    kernel = ctypes.CDLL(str(folder / "kernel.so")).run
+
+    def call(values, slot, rows, backwards):
+        N, D = values.shape
+        values = np.concatenate([values, np.full((300, D), 1e9, values.dtype)])
+        slot = np.concatenate([slot, np.zeros(300, "int32")])
+        out = np.full((rows + 300, D), -77, values.dtype)
+        places = (ctypes.c_void_p(a.ctypes.data) for a in (values, slot, out))
+        if kernel(*places, N, D, rows, backwards):
+            return None
+        assert (out[rows:] == -77).all(), "written behind the end"
+        return out[:rows]
+
+    return call
+
+
+def cases(dtype):
+    """Rows of many positions and of none, in more than one part of 256 positions and of 256 columns."""
+    rng = np.random.default_rng(2)
+    for N, D, rows in ((600, 257, 5), (256, 3, 4), (1, 1, 1), (513, 2, 300)):
+        values, slot = rng.standard_normal((N, D)).astype(dtype), rng.integers(0, rows, N).astype("int32")
+        for backwards in (False, True):
+            yield values, slot, rows, backwards
+
+
+compiler = pytest.mark.skipif(not shutil.which("g++"), reason="no g++ to compile the kernel for the CPU")
+
+
+@compiler
+@pytest.mark.parametrize("number, dtype", [("float", "float32"), ("double", "float64")])
+def test_the_kernel_itself_adds_in_the_order_of_positions(tmp_path, number, dtype):
+    """Compiled for the CPU, in any order of warps: the bits of SciPy's sum. The twin is not asked."""
+    kernel = emulated(tmp_path, devices_gpu.SUM_ROWS, number)
+    for values, slot, rows, backwards in cases(dtype):
+        out = kernel(values, slot, rows, backwards)
         assert out.tobytes() == backend.sum_rows(values, slot, rows).tobytes()
+
+
+KERNEL_FAULTS = {
+    "the last barrier is lost": (BARRIER, "    "),
+    "one slot too far": ("i < N &&", "i <= N &&"),
+    "a column too far": ("if (column < D) out", "if (column <= D) out"),
+    "no wait before reading": ("__syncthreads_or(mine) &&", "mine &&"),
+    "every other warp is left out": ("warp < 8; warp++", "warp < 8; warp += 2"),
+    "only the lowest bit of a warp": ("bits &= bits - 1", "bits = 0"),
+    "the next thread's slot": ("start + threadIdx.x", "start + threadIdx.x + 1"),
+    "sums in float": ("NUMBER sum", "float sum"),
+    "starts at one": ("sum = 0", "sum = 1"),
+    "some have left where others wait": ("NUMBER sum = 0;", "NUMBER sum = 0; if (column > 99) return;"),
+}  # fmt: skip
+
+
+@compiler
+@pytest.mark.parametrize("fault", KERNEL_FAULTS)
+def test_a_fault_in_the_kernel_is_seen(tmp_path, fault):
+    old, new = KERNEL_FAULTS[fault]
+    assert devices_gpu.SUM_ROWS.count(old) == 1
+    kernel = emulated(tmp_path, devices_gpu.SUM_ROWS.replace(old, new), "double")
+    for values, slot, rows, backwards in cases("float64"):
+        try:
+            out = kernel(values, slot, rows, backwards)
+        except AssertionError:
+            return
+        if out is None or out.tobytes() != backend.sum_rows(values, slot, rows).tobytes():
+            return
+    pytest.fail("nobody noticed")

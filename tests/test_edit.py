@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -273,6 +274,51 @@ def test_the_new_name_is_spelled_as_it_would_be_in_the_old_ones_place():
     assert [rows for _, rows in plan] == [(A,)] * 4
 
 
+def test_what_an_edit_reads_is_said():
+    say = partial(edit.notes, TOKENIZER)
+    assert say("The capital of Spain is", [("Spain", "South Africa")]) == [
+        "token 3 [ Spain] reads the rows of [ South Africa]"]  # fmt: skip
+    assert say("of Spain is", [("Spain", "South Africa")], first=3)[0].endswith("sees only what comes later")
+    assert say("of Spain is", [("Spain", "South Africa")], first=2)[0].endswith("[ South Africa]")
+    two = say("of Spain, of Spain", [("Spain", "Nigeria")], every=True)
+    assert [line.split("[")[0] for line in two] == ["token 2 ", "token 5 "]
+    assert say("of Spain is", [("Spain", "Nigeria"), ("Nigeria", "Spain")], rows=True)[:2] == [
+        "the rows of [ Spain] become those of [ Nigeria]", "the rows of [ Nigeria] become those of [ Spain]"]
+    (mean, *_) = say(" of Spain", [("Spain", "Zulu")], "average")
+    assert mean.endswith("reads the rows of the mean of [Z][u][l][u]")
+    (mean, *_) = say(" of Spain", [("Spain", "Zulu")], "average", rows=True)
+    assert mean.endswith("become those of the mean of [Z][u][l][u]")
+
+
+def test_a_name_in_pieces_is_warned_of_and_the_nearest_whole_ones_are_named():
+    """One warning for each name that is read, or written, in pieces that other words have too."""
+    tokenizer = train_bpe("words, no names. " * 9, 300, [" Armenia", " United States", " Spain"])
+    shared = "is no token but {}, pieces that other words have too{}"
+    pieces = "".join(f"[{c}]" for c in "Narnia")
+    warning = f"'Narnia' {shared.format(pieces, '; tokens like it: Armenia')}"
+    assert edit.notes(tokenizer, "of Spain", [("Spain", "Narnia")])[1:] == [warning]
+    assert edit.notes(tokenizer, "of Spain", [("Spain", "Narnia")], rows=True)[1:] == [warning]
+    assert warning in edit.notes(tokenizer, "of Narnia", [("Narnia", "Spain")], rows=True)
+    assert edit.notes(tokenizer, "of Narnia", [("Narnia", "Spain")])[7:] == []  # positions: nobody else's
+    for name, like in (("USA", ["United States"]), ("U.S.", ["United States"]), ("spain", ["Spain"]),
+                       ("Q", []), ("UK", []), ("\udcff", [])):  # fmt: skip
+        assert edit.names_like(tokenizer, name) == like
+    (warning,) = edit.in_pieces(tokenizer, "qqq", [1, 2])
+    assert warning.endswith("have too")
+
+
+def test_a_row_that_the_prompt_does_not_read_is_said():
+    """At the very beginning a name has no space before it, and is another token."""
+    unread = "the prompt does not read the rows of [ Spain]: it has "
+    say = partial(edit.notes, TOKENIZER, pairs=[("Spain", "Nigeria")], rows=True)
+    assert say("of Spain is")[1:] == []
+    assert say("of Peru is")[1:] == [unread + "no 'Spain'"]
+    assert say("Spain is")[1:] == [unread + "'Spain' as [S][p][a][i][n], without a space before it"]
+    assert say("Spain, then Spain")[1:] == []
+    pieces = edit.notes(TOKENIZER, "(Spain)", [("Spain", "Nigeria")])
+    assert pieces[-1] == "'Nigeria' is one token only with a space before it; here it is [N][iger][i][a]"
+
+
 # ------------------------------------------------------------------------------ row edits and patches
 
 rows_of_a_table = st.dictionaries(st.integers(0, 30), st.floats(-9, 9, width=32), max_size=6)
@@ -449,6 +495,17 @@ def test_a_damaged_patch_is_one_line(tmp_path):
             Patch.load(path)
     with pytest.raises(OSError):
         Patch.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("part", ["old", "new"])
+def test_a_patch_with_numbers_that_are_not_finite_is_refused_when_it_is_loaded(tmp_path, part, bad):
+    """... and it is the patch that is named, no checkpoint and no training."""
+    change = {"old": np.ones((2, 3), "f4"), "new": np.zeros((2, 3), "f4")}
+    change[part][1, 2] = bad
+    Patch({STEM[0]: (np.array([1, 2]), change["old"], change["new"])}).save(tmp_path / "p.safetensors")
+    with pytest.raises(ValueError, match="p.safetensors: layers.0.table has numbers that are not finite"):
+        Patch.load(tmp_path / "p.safetensors")
 
 
 def test_a_crash_while_saving_leaves_the_old_file(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ministem.config import Config, init_params
 from ministem.generate import generate, sample, window_start
 
-CONFIG = Config(31, dim=16, n_layers=2, n_heads=4, n_kv_heads=2, ffn_dim=20, context=8)
+CONFIG = Config(31, dim=16, n_layers=2, n_heads=4, n_kv_heads=2, ffn_dim=20, context=8, rope_theta=30.0)
 
 
 def model():
@@ -118,21 +118,41 @@ class Always:
     top_p=st.one_of(st.none(), st.floats(0, 1, exclude_min=True)),
     u=st.floats(0, 1, exclude_max=True),
 )
-def test_filters_keep_the_likeliest_and_the_one_that_crosses(logits, temperature, top_k, top_p, u):
-    """Whatever is drawn is among the top k, and what is likelier than it has not reached top p; u = 0 gives
-    the likeliest, u just below 1 the last one that is kept: with it, top p is reached."""
+def test_what_is_drawn_is_what_the_definition_says(logits, temperature, top_k, top_p, u):
+    """Of the top k, the shortest beginning that reaches top p; of these the one at which, in the order of
+    ids, the share u has been reached. Where rounding decides, the neighbours are right too."""
     x = np.array(logits, "float32")
     likeliest = sorted(range(len(x)), key=lambda i: (-x[i], i))[:top_k]
     with np.errstate(over="ignore"):
-        p = np.exp((x[likeliest].astype("float64") - x.max()) / temperature)
-    before = np.concatenate([[0], np.cumsum(p / p.sum())])  # what has been reached before each
-
-    def place(u):
-        return likeliest.index(sample(x, temperature, top_k, top_p, Always(u)))
-
-    assert before[place(u)] < (top_p or 1) + 1e-9 and p[place(u)] > 0
+        p = dict(enumerate(np.exp((x.astype("float64") - x.max()) / temperature)))
+    right = set()
+    for limit in (1 - 1e-9, 1, 1 + 1e-9):
+        enough = (top_p or 1) * limit * sum(p[i] for i in likeliest)
+        n = next((n for n in range(1, len(likeliest)) if sum(p[i] for i in likeliest[:n]) >= enough), None)
+        kept = sorted(likeliest[:n] if top_p else likeliest)
+        total, reached = sum(p[i] for i in kept), 0.0
+        for i in kept:
+            if reached - 1e-9 * total <= u * total <= reached + p[i] + 1e-9 * total and p[i]:
+                right.add(i)
+            reached += p[i]
+    assert sample(x, temperature, top_k, top_p, Always(u)) in right
     assert sample(x, 0, top_k, top_p, Always(u)) == likeliest[0]
-    if top_k or top_p:  # then they are in this order
-        assert place(0.0) == 0
-        last = place(1 - 1e-16)
-        assert before[last + 1] >= (top_p or 1) - 1e-9 and before[last] < (top_p or 1) + 1e-9
+
+
+def texts(**options):
+    params, tables = model()
+    return [list(generate(params, tables, CONFIG, [3], 40, seed=seed, **options)) for seed in range(4)]
+
+
+@pytest.mark.parametrize("options", [dict(top_k=31), dict(top_k=32), dict(top_k=10**9), dict(top_p=1.0),
+                                     dict(top_p=1), dict(top_k=31, top_p=1.0)])  # fmt: skip
+def test_a_filter_that_keeps_every_token_changes_no_text(options):
+    assert texts(**options) == texts()
+
+
+def test_a_filter_that_keeps_what_would_be_drawn_anyway_changes_no_draw():
+    """Ids 0 and 2 have next to no chance: without them, too, each random number gives the same id."""
+    logits = np.array([-50.0, 2, -50, 3, 2.5], "float32")
+    drawn = [[sample(logits, 1.0, *filters, Always(u)) for u in np.arange(0.005, 1, 0.01)]
+             for filters in ((None, None), (3, None), (None, 0.99))]  # fmt: skip
+    assert drawn[0] == drawn[1] == drawn[2] == sorted(drawn[0]) and set(drawn[0]) == {1, 3, 4}

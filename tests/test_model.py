@@ -1,5 +1,6 @@
 """The whole transformer: every gradient, causality, threads, the KV cache, first loss, learning."""
 
+import tracemalloc
 from dataclasses import fields, replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ministem import model
-from ministem.config import Config, init_params, initial_rows, shapes
+from ministem.config import Config, init_dense, init_params, initial_rows, shapes
 from ministem.generate import KVCache
 from ministem.model import FFN, forward, loss_and_grads
 from ministem.optim import AdamW
@@ -28,8 +29,10 @@ TARGETS = np.array([[3, 3, 1, 5, 8], [10, 0, 0, 3, 2]])
 
 
 def small(ffn="stem", stem_layers=None, dtype="float64", **more):
-    """A model with weights of order one, so that every part of it matters."""
-    config = Config(11, dim=12, n_layers=3, n_heads=6, n_kv_heads=3, ffn_dim=7, context=9,
+    """A model with weights of order one, so that every part of it matters; all sizes differ, and no number
+    is the default one. (The head width is 4: with 2, RoPE's theta plays no part.)"""
+    more = dict(rope_theta=50.0, norm_eps=0.01) | more
+    config = Config(11, dim=24, n_layers=3, n_heads=6, n_kv_heads=3, ffn_dim=7, context=9,
                     ffn=ffn, stem_layers=stem_layers, **more)  # fmt: skip
     params, tables = init_params(config, 0, dtype)
     rng = np.random.default_rng(1)
@@ -142,6 +145,19 @@ def test_the_kv_cache_gives_the_logits_of_the_full_pass(ffn, stem_layers):
     assert cache.length == 6
 
 
+@pytest.mark.parametrize("change", [dict(rope_theta=51.0), dict(norm_eps=0.02)])
+@pytest.mark.parametrize("cached", [False, True])
+def test_theta_and_eps_have_an_effect_with_a_cache_and_without(change, cached):
+    ids, logits = np.random.default_rng(0).integers(0, 11, (2, 6)), []
+    for more in ({}, change):
+        config, params, tables = small(**more)
+        cache = KVCache(config, 2, like=params["head"]) if cached else None
+        logits.append(forward(params, config, tables.fetch(ids), cache))
+    differ = (logits[0] != logits[1]).any(-1)
+    # theta turns keys against queries: the first position, which sees itself alone, stays as it was
+    assert differ[:, 1:].all() and differ[:, 0].any() == ("norm_eps" in change)
+
+
 @pytest.mark.parametrize("vocab_size", [97, 1024, 8192])
 @pytest.mark.parametrize("ffn, stem_layers", [("stem", None), ("stem", (1, 3)), ("dense", ())])
 def test_the_first_loss_is_ln_v(vocab_size, ffn, stem_layers):
@@ -180,6 +196,25 @@ def test_init_is_deterministic_and_scaled_as_it_says():
     assert abs(tables["layers.2.table"].std() / 0.02 - 1) < 0.02
     assert abs(tables["embed"].std() / 128**-0.5 - 1) < 0.02
     assert (params["norm"] == 1).all()
+
+
+def test_no_two_arrays_no_two_chunks_and_no_two_seeds_start_alike():
+    """Not one number in a hundred is where another array, chunk of a table or seed has it."""
+    config = Config(3 * CHUNK, dim=32, n_layers=3, n_heads=2, ffn_dim=32, stem_layers=(1, 2))
+    drawn = []
+    for seed in (0, 1):
+        params, tables = init_params(config, seed)
+        again = init_dense(config, seed)
+        assert all((again[name] == p).all() for name, p in params.items())
+        drawn += [p.reshape(-1)[:1024] / p.std() for p in params.values() if p.ndim == 2]
+        for name in tables.names:
+            for start in range(0, 3 * CHUNK, CHUNK):
+                rows = initial_rows(config, seed, name, start)
+                drawn.append(rows.reshape(-1)[:1024] / rows.std())
+    assert len(drawn) == 2 * (3 * 4 + 1 + 1 + 3 * 3)
+    for i, a in enumerate(drawn):
+        for b in drawn[:i]:
+            assert np.isclose(a, b, rtol=1e-3, atol=0).mean() < 0.01
 
 
 def test_any_part_of_a_new_table_can_be_made_without_the_rest():
@@ -247,6 +282,19 @@ def test_targets_that_are_no_tokens_are_refused(bad, message):
     config, params, tables = small()
     with pytest.raises(ValueError, match=message):
         loss_and_grads(params, config, tables.fetch([[1, 2, 3]]), np.array(bad))
+
+
+def test_a_loss_without_gradients_makes_no_room_for_them():
+    """Evaluating: the gradient of the head alone would be four times as large as all that is needed."""
+    x, head = np.ones((1, 8, 64), "float32"), np.ones((64, 5000), "float32")
+    targets = np.arange(8).reshape(1, 8)
+    tracemalloc.start()
+    try:
+        loss, cache = model.head_loss_forward(x, head, targets, grads=False)
+        assert tracemalloc.get_traced_memory()[1] < head.nbytes / 2
+    finally:
+        tracemalloc.stop()
+    assert cache is None and loss == model.head_loss_forward(x, head, targets)[0]
 
 
 def test_every_variant_is_in_the_table_of_variants():

@@ -5,7 +5,8 @@ Two kinds of Tables (tables.py), one to train and one to read:
 DiskTables   are trained. Their files are sparse: only written rows take disk space. A new table is never
              written out: the CHUNK around a row is drawn (config.initial_rows) when the row is first read.
              Rows are read and written through np.memmap. The files are unlinked temporary files: however the
-             program ends, the system removes them; what lasts is in checkpoints.
+             program ends, the system removes them; what lasts is in checkpoints. (On Windows
+             they are deleted on closing, and may take the room of the whole table from the start.)
 SavedTables  are those of a checkpoint, which holds the rows that training has written. All others still have
              their initial values, and are drawn again. Rows can be changed (edit.py), but only in memory:
              the checkpoint stays as it is.

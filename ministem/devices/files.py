@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import sys
 from pathlib import Path
 
 UMASK = os.umask(0)  # which rights new files do not get; it can only be read by setting it
@@ -29,8 +30,14 @@ def write(path, data):
 
 
 def sync(path):
-    """Flush a file, or a folder's list of names, to disk."""
-    handle = os.open(path, os.O_RDONLY)
+    """Flush a file, or a folder's list of names, to disk.
+
+    Windows opens no folder (its file system keeps a journal of names by itself), and flushes a file only for
+    those who may write to it."""
+    folder = os.path.isdir(path)
+    if folder and sys.platform == "win32":
+        return
+    handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
     try:
         with named(path):
             os.fsync(handle)

@@ -120,8 +120,9 @@ def device_array(tf32=False):
                 return cupy.empty(0, dtype="float32")
             why = f"the GPU says that 4 x (2 + 1) is {total}"
     except Exception as error:
-        kinds = ImportError, RuntimeError, MemoryError, OSError
-        if not isinstance(error, kinds) and type(error).__name__ != "CompileException":
+        # whatever an import raises is about what is installed: half of CuPy has no cupy.cuda, for instance
+        kinds = ImportError, AttributeError, SystemError, RuntimeError, MemoryError, OSError
+        if runtime and not isinstance(error, kinds) and type(error).__name__ != "CompileException":
             raise
         why = explain(error, runtime)
     raise ValueError(f"--device gpu: {why}; or use --device cpu")
@@ -137,8 +138,11 @@ def explain(error, runtime=None):
     if isinstance(error, ModuleNotFoundError):
         package = {"cuda": "cuda-pathfinder"}.get(error.name, error.name)
         return f"CuPy is installed, but not {package}, which it needs: pip install {package}"
+    reinstall = "reinstall the one for your CUDA, cupy-cuda13x or cupy-cuda12x"
     if "Failed to import CuPy" in text:  # a banner of many lines, the reason in the last of them
-        return f"CuPy cannot be loaded ({lines[-1]}): reinstall the one for your CUDA, cupy-cuda13x or -12x"
+        return f"CuPy cannot be loaded ({lines[-1]}): {reinstall}"
+    if isinstance(error, AttributeError | SystemError):
+        return f"only a part of CuPy is installed, or parts that do not fit ({lines[0]}): {reinstall}"
     if isinstance(error, MemoryError):
         return f"the GPU's memory is full ({lines[0]}): nvidia-smi shows who uses it"
     if status == 35:  # one status for two situations
@@ -158,4 +162,6 @@ def explain(error, runtime=None):
         return f'CUDA headers are missing or of another version ({found}): pip install "cupy-cuda13x[ctk]"'
     if type(error).__name__.startswith("DynamicLib") or isinstance(error, ImportError):
         return f'CUDA libraries are missing ({lines[0]}): pip install "cupy-cuda13x[ctk]"'
+    if not runtime:
+        return f"CuPy cannot be loaded ({type(error).__name__}: {lines[0]}): {reinstall}"
     return f"the GPU cannot be used ({lines[0]})"

@@ -11,6 +11,7 @@ models. In a STEM layer the address of a fact is the token's id.
 """
 
 import contextlib
+import difflib
 import hashlib
 import json
 import unicodedata
@@ -116,8 +117,8 @@ def find(tokenizer, prompt, name, every=False):
         at = text.find(wanted, at + 1)
     if not spans:
         how = "stands in the prompt only inside a longer word or token" if there else "is not in the prompt"
-        last = "".join(f"[{tokenizer.shown(id)}]" for id in ids[-40:])
-        raise ValueError(f"{name!r} {how}, whose tokens are: {'...' if len(ids) > 40 else ''}{last}")
+        more = "..." if len(ids) > 40 else ""
+        raise ValueError(f"{name!r} {how}, whose tokens are: {more}{shown(tokenizer, ids[-40:])}")
     return spans if every else spans[-1:]
 
 
@@ -149,6 +150,12 @@ def spelling(tokenizer, name, space=None):
     if space is None:
         space = bool(tokenizer.token_bytes(with_space[0]).strip())
     return with_space if space else without
+
+
+def spelling_at(tokenizer, ids, start, name):
+    """name -> ids, as it would be spelled at place `start` of ids: with a space, if there is one."""
+    before = tokenizer.decode_bytes(ids[:start])[-1:], tokenizer.token_bytes(ids[start])[:1]
+    return spelling(tokenizer, name, space=None if any(c.isspace() for c in before) else False)
 
 
 HOW = ("auto", "one-to-one", "align-end", "copy", "pad", "subset", "average")
@@ -187,17 +194,80 @@ def recipe(how, n_old, new, tokenizer):
 def plan(tokenizer, prompt, pairs, how="auto", every=False):
     """pairs: [("Spain", "Germany"), ...] -> [(t, ids)]: which place in the prompt shall read whose rows.
 
-    The new name is spelled as it would be in the old one's place: with a space, if there is one."""
+    The new name is spelled as it would be in the old one's place."""
     edits, ids = {}, tokenizer.encode(prompt)
     for old, new in pairs:
         for start, stop in find(tokenizer, prompt, old, every):
-            before = tokenizer.decode_bytes(ids[:start])[-1:], tokenizer.token_bytes(ids[start])[:1]
-            spelled = spelling(tokenizer, new, space=None if any(c.isspace() for c in before) else False)
+            spelled = spelling_at(tokenizer, ids, start, new)
             for t, row in enumerate(recipe(how, stop - start, spelled, tokenizer), start):
                 if t in edits:
                     raise ValueError(f"two edits want to change the same token of {old!r}")
                 edits[t] = row
     return sorted(edits.items())
+
+
+# ------------------------------------------------------------------------------ saying what is read
+
+
+def notes(tokenizer, prompt, pairs, how="auto", every=False, rows=False, first=0):
+    """What an edit will do, as lines for its user: which rows are read in whose place, and what may not be
+    what was meant (names that fall into pieces, rows that the prompt does not read).
+
+    pairs, how, every: as for plan. rows: it is for edit_rows. first: the first place that the model sees."""
+    lines, ids = [], tokenizer.encode(prompt)
+
+    def those_of(reads):
+        return ("the mean of " if len(reads) > 1 else "") + shown(tokenizer, reads)
+
+    for t, reads in [] if rows else plan(tokenizer, prompt, pairs, how, every):
+        gone = "" if t >= first else ", but the model sees only what comes later"
+        lines.append(f"token {t} {shown(tokenizer, [ids[t]])} reads the rows of {those_of(reads)}{gone}")
+    for old, new in pairs:
+        if not rows:
+            for start, _ in find(tokenizer, prompt, old, every):
+                lines += in_pieces(tokenizer, new, spelling_at(tokenizer, ids, start, new))
+            continue
+        old_ids = spelling(tokenizer, old)
+        for row, reads in row_changes(tokenizer, old, new, how).items():
+            lines.append(f"the rows of {shown(tokenizer, [row])} become those of {those_of(reads)}")
+        lines += in_pieces(tokenizer, old, old_ids) + in_pieces(tokenizer, new, spelling(tokenizer, new))
+        if not any(ids[i : i + len(old_ids)] == old_ids for i in range(len(ids))):
+            try:
+                start, stop = find(tokenizer, prompt, old)[0]
+                why = f"has {old!r} as {shown(tokenizer, ids[start:stop])}, without a space before it"
+            except ValueError:
+                why = f"has no {old!r}"
+            lines.append(f"the prompt does not read the rows of {shown(tokenizer, old_ids)}: it {why}")
+    return list(dict.fromkeys(lines))
+
+
+def in_pieces(tokenizer, name, ids):
+    """-> [] if ids, the name as it is read or written, are one token; else [a warning, a line]."""
+    if len(ids) == 1:
+        return []
+    if len(spelling(tokenizer, name, space=True)) == 1:
+        return [f"{name!r} is one token only with a space before it; here it is {shown(tokenizer, ids)}"]
+    known = ", ".join(names_like(tokenizer, name))
+    known = known and f"; tokens like it: {known}"
+    return [f"{name!r} is no token but {shown(tokenizer, ids)}, pieces that other words have too{known}"]
+
+
+def names_like(tokenizer, name, n=3):
+    """-> up to n words or names that are one token, the likest first: for "USA" those with such initials,
+    like "United States", else by difflib's ratio."""
+    tokens = [tokenizer.token_bytes(id).decode(errors="ignore") for id in range(tokenizer.n_vocab)]
+    words = {t[1:].casefold(): t[1:] for t in tokens if t[:1] == " " and t[1:2].isalpha() and len(t) > 3}
+    short = name.replace(".", "")
+    if short.isupper():
+        initials = {word: "".join(filter(str.isupper, word)) for word in words.values() if " " in word}
+        if found := [word for word, upper in initials.items() if len(upper) > 1 and short.startswith(upper)]:
+            return found[:n]
+    return [words[word] for word in difflib.get_close_matches(name.strip().casefold(), words, n)]
+
+
+def shown(tokenizer, ids):
+    """Tokens as text that can be printed, each in brackets: [ Sp][ain]"""
+    return "".join(f"[{tokenizer.shown(id)}]" for id in ids)
 
 
 # ----------------------------------------------------------------------------- row edits and patches
@@ -209,14 +279,19 @@ def edit_rows(tables, tokenizer, old, new, how="auto", layers=None):
     A token of `old` that other names have too changes for them as well; one that `old` has twice gets what
     its last place would read."""
     names = table_names(tables, layers)
-    ids, source = spelling(tokenizer, old), spelling(tokenizer, new)
-    reads = dict(zip(ids, recipe(how, len(ids), source, tokenizer), strict=True))
+    reads = row_changes(tokenizer, old, new, how)
     rows = np.array(sorted(reads))
     changes = {}
     for name in names:
         values = [download(tables.read(name, np.array(reads[row])).mean(0)) for row in rows]
         changes[name] = (rows, download(tables.read(name, rows)), np.stack(values))
     return Patch(changes, vocabulary=tokenizer.hash)
+
+
+def row_changes(tokenizer, old, new, how="auto"):
+    """-> {row: ids}: what edit_rows writes into which rows, those of one id or the mean of several"""
+    ids = spelling(tokenizer, old)
+    return dict(zip(ids, recipe(how, len(ids), spelling(tokenizer, new), tokenizer), strict=True))
 
 
 def only_tables(grads, ids=None):
@@ -362,6 +437,8 @@ class Patch:
             whole = whole and len(old) == len(rows) and rows.dtype == "int64" and rows[0] >= 0
             if not (whole and (np.diff(rows) > 0).all()):
                 raise ValueError(f"{path} is damaged: what it says about {name} does not fit together")
+            if not (np.isfinite(old).all() and np.isfinite(new).all()):
+                raise ValueError(f"{path}: {name} has numbers that are not finite; it cannot be applied")
             changes[name] = rows, old, new
         return cls(changes, vocabulary, base)
 
