@@ -19,7 +19,7 @@ import sys
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends this at once
 
-from ministem import backend
+from ministem import backend, data
 from ministem.generate import generate, window_start
 from ministem.knowledge import edit, inside
 from ministem.run import checkpoint, options
@@ -30,7 +30,7 @@ from ministem.tokenizer import StreamDecoder
 
 def pair(text):
     """An option's type: "Spain=Germany" -> ("Spain", "Germany")"""
-    old, equals, new = (part.strip() for part in text.partition("="))
+    old, equals, new = (part.strip() for part in data.argument(text).partition("="))
     if not (old and equals and new):
         raise argparse.ArgumentTypeError(f"must be like Spain=Germany, got {text!r}")
     return old, new
@@ -38,7 +38,7 @@ def pair(text):
 
 OPTIONS = {
     "what to write": dict(
-        prompt=("\n", str, "text to go on from, or - for standard input"),
+        prompt=("\n", data.argument, "text to go on from, or - for standard input"),
         run=(None, word, "run folder, or one of its step folders (default: the newest in runs/)"),
         tokens=(100, whole(0), "how many to add"),
         samples=(1, whole(1), "how many texts"),
@@ -69,7 +69,9 @@ def main():
         if args.edit_all and args.edit_rows:
             raise ValueError("--edit-all: --edit-rows changes every occurrence by itself")
         like = backend.device_array(args.device)
-        prompt = sys.stdin.buffer.read().decode("utf-8", "replace") if args.prompt == "-" else args.prompt
+        prompt = args.prompt
+        if prompt == "-":
+            prompt = data.decode(sys.stdin.buffer.read(), "standard input", errors="replace")
         if not prompt:
             raise ValueError("the prompt is empty: give at least one character, or leave --prompt out")
 
@@ -117,21 +119,15 @@ def before_and_after(args, run, prompt, ids):
         if args.edit_rows:  # all from the tables as they are: "Spain=Peru" and "Peru=Spain" change places
             how = args.edit_how, layers
             row_edits = [edit.edit_rows(tables, tokenizer, *names, *how) for names in args.edit]
-            for (_, new), patch in zip(args.edit, row_edits, strict=True):
-                moved = "".join(f"[{token.token}]" for token in patch.describe(tokenizer))
-                notes.append(f"{new} is written into the rows of {moved}")
             with edit.applied(row_edits, tables):
                 patches += row_edits
         elif args.edit:
             changes = edit.plan(tokenizer, prompt, args.edit, args.edit_how, args.edit_all)
             override = edit.while_generating(tables, changes, layers)
             edit.table_names(tables, layers)
-            first = window_start(len(ids), run.config.context)
-            for t, rows in changes:
-                reads = "".join(f"[{tokenizer.shown(row)}]" for row in rows)
-                reads = f"the mean of {reads}" if len(rows) > 1 else reads
-                gone = "" if t >= first else ", but the model sees only what comes later"
-                notes.append(f"token {t} [{tokenizer.shown(ids[t])}] reads the rows of {reads}{gone}")
+        first = window_start(len(ids), run.config.context)
+        how = args.edit_how, args.edit_all, args.edit_rows, first
+        notes += edit.notes(tokenizer, prompt, args.edit, *how)
 
     say("before:")
     write(args, run, ids)

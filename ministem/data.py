@@ -73,17 +73,17 @@ def read_text(path):
     return text
 
 
-def decode(data, source):
+def decode(data, source, errors="strict"):
     """UTF-8 bytes -> text, character for character: line ends of every kind, NULs and what looks like a
     special token are text like any other; only a leading byte-order mark is dropped.
 
     source: where they come from. Raises ValueError with one line for other encodings, with their name or
-    with the first byte that is wrong."""
+    with the first byte that is wrong (errors="replace": that becomes U+FFFD)."""
     encoding = other_encoding(data)
     if encoding:
         raise ValueError(f"{source} is {encoding}; convert it first: iconv -f {encoding} -t UTF-8")
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig", errors)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(

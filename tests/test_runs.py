@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,9 +19,8 @@ from ministem.backend import device_array
 from ministem.data import Corpus, load_corpus, windows_in_order
 from ministem.devices import files
 from ministem.knowledge import edit
-from ministem.model import forward
 from ministem.run import checkpoint
-from ministem.run.checkpoint import load_checkpoint, place, step_folders
+from ministem.run.checkpoint import load_checkpoint, step_folders
 
 CPU = device_array("cpu")
 pytestmark = pytest.mark.usefixtures("known_encodings")
@@ -196,36 +194,6 @@ def test_a_resumed_run_clears_what_a_kill_left(copied):
         path.mkdir() if "step" in name else path.write_text("half")
     run("train.py", "--resume", "ram", "--data", "fox.txt", cwd=copied)
     assert not list((copied / "ram").glob(".*.tmp"))
-
-
-def test_files_reach_the_disk_before_their_folder_gets_its_name(both, tmp_path, monkeypatch):
-    """In order: each file of a step is flushed, its folder is, that is renamed, its new name is flushed."""
-    saved = load_checkpoint(both / "ram", moments=True)
-    shutil.copytree(both / "ram", tmp_path / "ram")
-    saved.folder, events = tmp_path / "ram", []
-    fsync, rename = os.fsync, os.rename
-    path_of = {}
-
-    def opened(path, *args, **more):
-        handle = real_open(path, *args, **more)
-        path_of[handle] = Path(path).name
-        return handle
-
-    real_open = os.open
-    monkeypatch.setattr(os, "open", opened)
-    monkeypatch.setattr(os, "fsync", lambda fd: events.append(("sync", path_of.get(fd))) or fsync(fd))
-    monkeypatch.setattr(os, "rename", lambda a, b: events.append(("rename", Path(b).name)) or rename(a, b))
-    from ministem.optim import AdamW
-
-    optimizer = AdamW()
-    optimizer.start(saved.params, saved.tables)
-    saved.step = 5
-    checkpoint.save_checkpoint(saved, optimizer)
-    names = [what for kind, what in events if kind == "sync"]
-    renamed = events.index(("rename", "step-000005"))
-    for name in ("model.safetensors", "optimizer.safetensors", ".step-000005.tmp"):
-        assert events.index(("sync", name)) < renamed, names
-    assert ("sync", "ram") in events[renamed:]
 
 
 @forks
@@ -419,38 +387,6 @@ def test_threads_split_a_batch(tmp_path):
     one, two = (load_checkpoint(tmp_path / f"t{n}").params for n in (1, 2))
     assert any(one[name].tobytes() != two[name].tobytes() for name in one)
     assert all(np.allclose(one[name], two[name], atol=1e-3) for name in one)
-
-
-# ------------------------------------------------------------------------------------- validation numbers
-
-
-def test_both_validation_numbers_are_those_of_the_model(tmp_path):
-    """In Korean, three bytes a letter, more than 20 batches of text: recomputed from the checkpoint; the
-    first 20 batches on the way, all of it in the end, as many tokens as metrics.jsonl says."""
-    rng = np.random.default_rng(0)
-    words = [chr(0xAC00 + i) + chr(0xB098 + j) for i, j in rng.integers(0, 40, (60, 2))]
-    text = " ".join(rng.choice(words, 9000)) + "\n"
-    (tmp_path / "text.txt").write_text(text, "utf-8")
-    run("train.py", "--data", "text.txt", *TINY, "--steps", 4, "--eval-every", 2, "--out", "r", cwd=tmp_path)
-    corpus = load_corpus(str(tmp_path / "text.txt"), 0)
-    for line, step in zip(metrics(tmp_path / "r"), (2, 4), strict=True):
-        saved = load_checkpoint(tmp_path / "r" / f"step-{step:06d}")
-        place(saved, "ram", CPU)
-        ids = np.array(saved.tokenizer.encode(corpus.val))
-        B, T = saved.settings["batch"], saved.config.context
-        n = 20 * B * T if step == 2 else len(ids) - 1
-        losses = []
-        for i in range(0, n, T):  # a window at a time, by the plain formula
-            stop = min(i + T, n)
-            batch = saved.tables.fetch(ids[None, i:stop])
-            logits = forward(saved.params, saved.config, batch)[0].astype("float64")
-            chances = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-            losses += (-chances[np.arange(stop - i), ids[i + 1 : stop + 1]]).tolist()
-        bytes_per_token = len(corpus.val.encode()) / len(ids)
-        assert bytes_per_token > 2 and len(ids) > 25 * B * T
-        assert line["val_tokens"] == n == len(losses)
-        assert line["val_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
-        assert line["val_nats_per_byte"] == pytest.approx(np.mean(losses) / bytes_per_token, rel=1e-5)
 
 
 def test_a_whole_text_has_no_validation_tenth(tmp_path):

@@ -37,5 +37,6 @@ def test_validation_losses_are_those_of_the_text_in_nats_per_token_and_per_byte(
             losses += [-log_p[t, target] for t, target in enumerate(targets)]
         assert len(losses) == end
         per_byte = np.mean(losses) * len(ids) / len(val.encode())
+        assert line["val_tokens"] == end
         assert line["val_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
         assert line["val_nats_per_byte"] == pytest.approx(per_byte, rel=1e-5)

@@ -11,6 +11,7 @@ import os
 import re
 from pathlib import Path
 
+from ..data import argument
 from .checkpoint import read_json
 
 # --------------------------------------------------------------------------------------------- types
@@ -25,6 +26,11 @@ def word(text):
     if not text.strip():
         raise argparse.ArgumentTypeError("must not be empty")
     return text
+
+
+def names(text):
+    """Words that stand in a text, like those of --rows; not the name of a file."""
+    return argument(word(text))
 
 
 def whole(least, most=10**9):
@@ -92,7 +98,7 @@ TRAIN = {
                 "--tables, --threads may differ, and --data if the text is elsewhere now)"),
         init_from=(None, word, "run folder to start from: its weights, vocabulary and shape, on --data"),
         tables_only=(False, flag, "with --init-from: only STEM tables learn"),
-        rows=(None, word, "with --tables-only: only the rows of these names, like Spain,Peru"),
+        rows=(None, names, "with --tables-only: only the rows of these names, like Spain,Peru"),
         save_patch=(None, word, "with --tables-only: file for the rows that moved, see sample.py --patch"),
         device=("cpu", ("cpu", "gpu"), "where the model computes"),
         tf32=(False, flag, "with --device gpu: faster products, of 10 bits"),

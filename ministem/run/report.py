@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ..backend import download
-from ..data import windows_in_order
+from ..data import n_predictions
 from ..devices import files
 from ..generate import generate
 from ..knowledge import measure
@@ -103,7 +103,7 @@ class Log:
         # on the way, about 20 batches of it; in the end all of the validation text
         limit = None if run.step == args.steps else 20 * args.batch * run.config.context
         val_loss = measure.evaluate(run, self.val_ids, args.batch, limit)
-        tokens = sum(t.size for _, t in windows_in_order(self.val_ids, args.batch, run.config.context, limit))
+        tokens = n_predictions(len(self.val_ids), run.config.context, limit)
         if not math.isfinite(line["train_loss"] + val_loss):
             remove(run.folder, [run.folder / f"step-{run.step:06d}"])
             raise FloatingPointError(
