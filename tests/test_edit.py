@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -176,6 +177,17 @@ def test_a_name_is_found_by_its_tokens_and_they_spell_it(prompt, name, tokens):
         assert [TOKENIZER.decode([id]) for id in ids[start:stop]] == tokens
 
 
+def test_names_that_stand_side_by_side_are_all_found():
+    """The end of one is the beginning of the next; and that is no overlap."""
+    tokenizer = train_bpe("Spain Spain " * 9, 270, [" Spain"])
+    assert edit.find(tokenizer, "of Spain Spain Spain", "Spain", every=True) == [(2, 3), (3, 4), (4, 5)]
+    ids = TOKENIZER.encode("日本日本")
+    (a, b), (c, d) = edit.find(TOKENIZER, "日本日本", "日本", every=True)
+    assert a == 0 and b == c and d == len(ids)
+    plan = edit.plan(tokenizer, "of Spain Spain", [("Spain", "of")], every=True)
+    assert [t for t, _ in plan] == [2, 3]
+
+
 def test_the_last_occurrence_is_meant_unless_all_are_asked_for():
     prompt = "of Spain, of Spain and of Spain"
     ids = TOKENIZER.encode(prompt)
@@ -230,6 +242,16 @@ END = TOKENIZER.eot
 ])  # fmt: skip
 def test_names_of_different_lengths(how, n_old, new, wanted):
     assert edit.recipe(how, n_old, new, TOKENIZER) == wanted
+
+
+def test_the_longest_spelling_is_counted_in_bytes():
+    """A Korean syllable has three of them, two Latin letters two: the model's tokens are made of bytes."""
+    tokenizer = train_bpe("나나 xy 나나 xy " * 9, 300, [" 나", " xy"])
+    ids = [tokenizer.encode(text)[0] for text in (" xy", " 나")]
+    assert [len(tokenizer.token_bytes(id)) for id in ids] == [3, 4]
+    assert [len(tokenizer.decode([id])) for id in ids] == [3, 2]
+    assert edit.recipe("subset", 1, ids, tokenizer) == [(ids[1],)]
+    assert edit.recipe("subset", 1, ids[::-1], tokenizer) == [(ids[1],)]
 
 
 @pytest.mark.parametrize("how", edit.HOW)
@@ -436,6 +458,28 @@ def test_a_row_edit_writes_what_an_override_reads():
     assert patch.nbytes == token.bytes == 2 * (2 * 20 * 4 + 8)
 
 
+TWO = train_bpe("no names " * 9, 300, [" New", " Land", " Spain", " Old"])  # " New Land" has two tokens
+NEW, LAND, SPAIN, OLD = (TWO.encode(name)[0] for name in (" New", " Land", " Spain", " Old"))
+
+
+def test_a_row_edit_writes_the_mean_of_several_rows_and_of_a_repeated_token_the_last():
+    """By hand, on rows that hold their own number and its square."""
+    n = np.arange(TWO.n_vocab, dtype="float32")
+    tables = Tables({"embed": np.stack([n, n], 1), "layers.0.table": np.stack([n, n * n], 1)})
+
+    def written(old, new, how):
+        ((name, (rows, before, after)),) = edit.edit_rows(tables, TWO, old, new, how).changes.items()
+        assert name == "layers.0.table" and (before == tables[name][rows]).all()
+        return dict(zip(rows.tolist(), after.tolist(), strict=True))
+
+    mean = [(NEW + LAND) / 2, (NEW**2 + LAND**2) / 2]
+    assert written("Spain", "New Land", "average") == {SPAIN: mean}
+    assert written("New Old", "New Land", "average") == {NEW: mean, OLD: mean}
+    assert written("New Old", "Spain Land", "one-to-one") == {NEW: [SPAIN, SPAIN**2], OLD: [LAND, LAND**2]}
+    assert written("Old Old", "Spain Land", "one-to-one") == {OLD: [LAND, LAND**2]}
+    assert written("Old New Old", "Spain", "pad") == {NEW: [TWO.eot, TWO.eot**2], OLD: [SPAIN, SPAIN**2]}
+
+
 def test_a_patch_is_refused_and_nothing_changed_where_it_does_not_fit():
     _, tables = model()
     new = changed(tables, {STEM[0]: {3: 1.0}, STEM[1]: {4: 2.0, 5: 3.0}})
@@ -624,11 +668,98 @@ def test_rates_ask_what_generating_would_say(world, layers):
     assert not any(measure.recites(run, other, plans, layers))
 
 
+# the facts, and what a scripted model says of the capital and the language when it reads somebody's rows
+FACTS = {"Spain": ("Madrid", "Spanish"), "Peru": ("Lima", "Spanish"), "New Land": ("Oz", "English"),
+         "Old Land": ("Ur", "English")}  # fmt: skip
+SAYS = {
+    "Spain": ("Madrid.", "Spanish."), "Peru": ("Lima.", "Quechua."), "New Land": ("Oz.", "German."),
+    "Old Land": ("Ur.", "English."), "Land": ("Madrid.", "English."), "Old Spain": ("Ur.", "Spanish."),
+    "Spain Spain": ("Madrid.", "Spanish"),  # and no full stop
+}  # fmt: skip
+RELATIONS = "capital", "language"
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """-> a run whose rows are the numbers of their tokens, and its questions. Instead of a model's forward
+    pass it has SAYS, looked up by the rows that are read in the country's place."""
+    names = [" Spain", " Peru", " New", " Old", " Land"]
+    tokenizer = train_bpe("The capital of, the language of. " * 9, 320, names)
+    n = np.arange(tokenizer.n_vocab, dtype="float32")[:, None]
+    run = SimpleNamespace(tokenizer=tokenizer, params={}, config=None)
+    run.tables = Tables({"embed": n, "layers.0.table": n.copy()})
+    questions = [
+        atlas.Question(country, relation, f"The {relation} of {country} is", answer, "")
+        for country, answers in FACTS.items()
+        for relation, answer in zip(RELATIONS, answers, strict=True)
+    ]
+
+    def forward(params, config, batch):
+        ids, read = (block[batch.slots[name]][..., 0].astype(int) for name, block in batch.blocks.items())
+        logits = np.zeros((*ids.shape, tokenizer.n_vocab))
+        logits[..., tokenizer.eot] = 0.5  # if nothing else is said
+        for b, q in ((b, q) for b in range(len(ids)) for q in questions):
+            (start, stop), = edit.find(tokenizer, q.prompt, q.country)
+            country, asked = tokenizer.decode(read[b, start:stop]).strip(), tokenizer.encode(q.prompt)
+            if ids[b, : len(asked)].tolist() == asked:
+                said = tokenizer.encode(f"{q.prompt} {SAYS[country][RELATIONS.index(q.relation)]}")
+                for t in range(len(asked), min(ids.shape[1] + 1, len(said))):
+                    if ids[b, :t].tolist() == said[:t]:
+                        logits[b, t - 1, said[t]] = 1
+        return logits
+
+    monkeypatch.setattr(measure, "forward", forward)
+    return run, questions
+
+
+def hits(share):
+    """What edit_rates found -> (how many, of how many)"""
+    return (round(share["share"] * share["of"]) if share["of"] else None), share["of"]
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_rates_of_an_imperfect_model_are_those_counted_by_hand(scripted, write):
+    """Spain -> Peru: Lima, right; Quechua, where both speak Spanish: not kept, and no answer at all.
+    Peru -> New Land, which has more tokens, reads Land: Madrid, wrong, but well-formed; English, right.
+    New Land -> Spain, with fewer, reads Spain twice: Madrid, right; Spanish without a full stop: wrong.
+
+    Others, when it is written: of the questions that were answered right before (all but Peru's and New
+    Land's language) 4, 5 and 5 are about other countries. The last edit changes Land, which Old Land has
+    too: one of its answers changes."""
+    run, questions = scripted
+    before = run.tables["layers.0.table"].copy()
+    pairs = [("Spain", "Peru"), ("Peru", "New Land"), ("New Land", "Spain"), ("Spain", "Peru")]
+    rates = edit_rates(run, pairs, questions, write=write)
+    success = {relation: hits(share) for relation, share in rates["success"].items()}
+    by_length = {length: hits(share) for length, share in rates["by_length"].items()}
+    assert success == {"capital": (2, 3), "language": (1, 2), "all": (3, 5)}
+    assert by_length == {"equal": (1, 1), "longer": (1, 2), "shorter": (1, 2)}
+    assert hits(rates["kept"]) == (0, 1) and hits(rates["well_formed"]) == (4, 6)
+    assert hits(rates["others"]) == ((13, 14) if write else (None, 0))
+    assert (run.tables["layers.0.table"] == before).all()
+
+
+def test_recall_wants_the_answer_to_its_full_stop(scripted, monkeypatch):
+    run, questions = scripted
+    shares, right = measure.recall(run, questions)
+    wrong = [(q.country, q.relation) for q, ok in zip(questions, right, strict=True) if not ok]
+    assert wrong == [("Peru", "language"), ("New Land", "language")]
+    assert shares == {"capital": 1.0, "language": 0.5}
+    for says in ("Madrid", "Madrid and Toledo.", "Madrids.", "Madrid,"):
+        monkeypatch.setitem(SAYS, "Spain", (says, "Spanish."))
+        assert measure.recall(run, questions)[0] == {"capital": 0.75, "language": 0.5}
+
+
 def test_a_fingerprint_tells_models_and_vocabularies_apart(world):
     run, _ = world
     patch = Patch({}, **edit.fingerprint(run))
     patch.check(run)
     patch.check(replace(run, tables=None))  # not of the tables: patches can follow each other
+    for name, p in run.params.items():  # of every number of every array: a bit in the last of them
+        other = p.copy()
+        other.reshape(-1)[-1] = np.nextafter(other.reshape(-1)[-1], np.float32(9))
+        with pytest.raises(ValueError, match="another base model"):
+            patch.check(replace(run, params=run.params | {name: other}))
     with pytest.raises(ValueError, match="another base model"):
         patch.check(replace(run, params=run.params | dict(head=run.params["head"] + 1)))
     with pytest.raises(ValueError, match="another base model"):
@@ -678,6 +809,29 @@ def test_sample_shows_before_and_after(world):
     assert out.startswith("日本の首都は") and "token 5 [\\xac] reads the rows of [\\xbd]" in err
     _, err = command(SAMPLE, *ask, "--edit", "Spain=Japan", "--prompt", "of Spain" + " x" * 40, cwd=cwd)
     assert "sees only what comes later" in err
+
+
+def test_several_patches_are_applied_in_order_and_taken_back_in_the_opposite_one(world):
+    """Each is made on top of the one before, all of the same row: in another order they would not fit."""
+    run, _ = world
+    cwd, stages = run.folder.parent, [run.tables, copy(run.tables), copy(run.tables)]
+    spain, peru, japan = (run.tokenizer.encode(f" {name}")[0] for name in ("Spain", "Peru", "Japan"))
+    for name in ("layers.0.table", "layers.1.table"):
+        stages[1][name][spain], stages[2][name][spain] = (run.tables[name][id] for id in (peru, japan))
+    names = "to_peru.safetensors", "to_japan.safetensors"
+    for name, before, after in zip(names, stages[:2], stages[1:], strict=True):
+        Patch.between(before, after, **edit.fingerprint(run)).save(cwd / name)
+    one, other = (["--patch", name] for name in names)
+    out, _ = command(SAMPLE, "--run", "base", *ASK, *one, *other, cwd=cwd)
+    before, after = out.split("---\n")
+    assert "Madrid" in before and "Tokyo" in after
+    # on top of both, Spain's row is Japan's: that is what is written into Kenya's
+    kenya = ["--prompt", "The capital of Kenya is", "--edit", "Kenya=Spain", "--edit-rows"]
+    out, _ = command(SAMPLE, "--run", "base", *ASK, *one, *other, *kenya, cwd=cwd)
+    before, after = out.split("---\n")
+    assert "Nairobi" in before and "Tokyo" in after
+    _, err = command(SAMPLE, "--run", "base", *ASK, *other, *one, cwd=cwd, check=2)
+    assert "cannot be applied" in err
 
 
 @pytest.mark.parametrize("flags, message", [
