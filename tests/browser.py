@@ -43,8 +43,35 @@ def chromium(width=1280, height=900, dark=False):
 
 def open_page(driver, path):
     """Open a file, and wait until the model has answered."""
+    driver.get(Path(path).resolve().as_uri())
+    wait(driver, "return performance.getEntriesByName('first picture').length")
+
+
+def wait(driver, condition):
+    """Until this JavaScript returns something true."""
     from selenium.webdriver.support.ui import WebDriverWait
 
-    driver.get(Path(path).resolve().as_uri())
-    shown = "return performance.getEntriesByName('first picture').length + document.getElementById('lede').textContent"
-    WebDriverWait(driver, 60, 0.05).until(lambda d: not d.execute_script(shown).startswith("0Loading"))
+    WebDriverWait(driver, 60, 0.02).until(lambda driver: driver.execute_script(condition))
+
+
+def type_prompt(driver, text):
+    box = driver.find_element("id", "prompt")
+    box.clear()
+    box.send_keys(text)
+
+
+def choose(driver, name, nth=0):
+    """Click the first token of a word, or of a name; nth of those that are in the text."""
+    chips = driver.find_elements("css selector", "#chips li")
+    buttons = [chip.find_elements("tag name", "button") for chip in chips]
+    found = [b for b in buttons if "".join(token.text for token in b).replace("␣", " ").strip() == name]
+    found[nth][0].click()
+
+
+def exchange(driver, old, new):
+    """As a person does it: click a token, type a name, press the button."""
+    choose(driver, old)
+    box = driver.find_element("id", "new")
+    box.clear()
+    box.send_keys(new)
+    driver.find_element("css selector", "#exchange .main").click()

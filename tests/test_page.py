@@ -1,19 +1,20 @@
 """The page in a real browser says what the library says, and nothing in it can be anything but text."""
 
+import itertools
 import json
 import os
 import random
 import re
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import browser
 import numpy as np
 import pytest
 import tiktoken
-from commands import command
+from browser import choose, exchange, type_prompt, wait
+from commands import TINY, command
 
 from ministem import Config, forward, init_params, train_bpe
 from ministem.generate import generate
@@ -27,8 +28,9 @@ in_browser = pytest.mark.skipif(missing is not None, reason=f"needs {missing}")
 
 HOSTILE = ["</script>", "<img src=x onerror=alert(1)>", "<!--", "<b>Spain</b>", "{{weights}}", "</textarea>"]
 NAMES = [" Spain", " Germany", " South Sudan", " Chad", *HOSTILE]
-TEXT = "The capital of Spain is Madrid. The capital of Germany is Berlin. Papua New Guinea has a capital too. " * 9
+TEXT = "The capital of Spain is Madrid. The capital of Germany is Berlin. Papua New Guinea has one, too. " * 9
 TOKENIZER = train_bpe(TEXT, 400, NAMES)
+CONTENT = re.compile(r'id="content">(.*?)</script>')
 
 
 def run(folder, ffn="stem", tokenizer=TOKENIZER, seed=0, **shape):
@@ -46,7 +48,8 @@ def run(folder, ffn="stem", tokenizer=TOKENIZER, seed=0, **shape):
     arrays = {n: tables[n] * np.float32(50 if n.endswith("table") else 3) for n in tables.names}
     folder = Path(folder)
     folder.mkdir(exist_ok=True)
-    return Run(folder, config, dict(data="some/<b>text.txt", seed=0), tokenizer, params, Tables(arrays), step=7)
+    settings = dict(data="some/<b>text.txt", seed=0)
+    return Run(folder, config, settings, tokenizer, params, Tables(arrays), step=7)
 
 
 @pytest.fixture(scope="module")
@@ -84,26 +87,6 @@ def js(driver, body, *arguments):
 
 def text(driver, id):
     return driver.find_element("id", id).text
-
-
-def type_prompt(driver, words):
-    box = driver.find_element("id", "prompt")
-    box.clear()
-    box.send_keys(words)
-
-
-def choose(driver, token):
-    chips = driver.find_elements("css selector", "#chips button")
-    next(chip for chip in chips if chip.text.lstrip("␣") == token).click()
-
-
-def exchange(driver, old, now):
-    """As a person does it: click a token, type a name, press the button."""
-    choose(driver, old)
-    box = driver.find_element("id", "new")
-    box.clear()
-    box.send_keys(now)
-    driver.find_element("css selector", "#exchange .main").click()
 
 
 # ------------------------------------------------------------------------------------------- the model
@@ -145,7 +128,8 @@ def test_logits_are_those_of_numpy(opened, tmp_path, ffn, shape):
 def test_what_is_taken_from_an_earlier_text_is_what_would_be_computed(opened, tmp_path):
     found = js(opened(run(tmp_path / "run")), """
         const token = (id, read = id) => ({ id, reads: [[read], [read], [read]], key: `${id} ${read}` });
-        const a = [1, 2, 3, 4].map((id) => token(id)), b = [token(1), token(2), token(3, 9), token(4), token(5)];
+        const a = [1, 2, 3, 4].map((id) => token(id));
+        const b = [token(1), token(2), token(3, 9), token(4), token(5)];
         const plain = text_forward(a, params, config), other = text_forward(b, params, config, plain);
         const shorter = text_forward(a.slice(0, 2), params, config, other, plain);
         const bytes = (text) => text.map((p) => Array.from(p.x)).join(";");
@@ -157,12 +141,13 @@ def test_what_is_taken_from_an_earlier_text_is_what_would_be_computed(opened, tm
 
 @in_browser
 @pytest.mark.parametrize("prompt, old, now", [
-    ("The capital of Spain is", "Spain", "Germany"), ("Spain, of the capital of Spain, is the", "Spain", "Chad"),
+    ("The capital of Spain is", "Spain", "Germany"),
+    ("capital, of Spain, the Spain, is", "Spain", "Germany"),
     ("The capital of Spain is The capital of Spain is The capital of Spain is", "is", "Chad"),
 ])  # fmt: skip
 def test_a_greedy_text_is_that_of_generate(opened, tmp_path, prompt, old, now):
     """As it is and with an exchange; beyond the context, where the window moves on."""
-    model = page.as_on_page(run(tmp_path / "run"))
+    model = page.as_on_page(run(tmp_path / "run", seed=6))
     driver = opened(model, prompt)
     exchange(driver, old, now)
     found = js(driver, """
@@ -175,8 +160,9 @@ def test_a_greedy_text_is_that_of_generate(opened, tmp_path, prompt, old, now):
     ids = model.tokenizer.encode(prompt)
     [token], [row] = (edit.spelling(model.tokenizer, name) for name in (old, now))
     start = ids.index(token)
-    expected = [list(generate(model.params, model.tables, model.config, ids, 40, temperature=0, override=override))
-                for override in (None, edit.while_generating(model.tables, [(start, [row])]))]  # fmt: skip
+    override = edit.while_generating(model.tables, [(start, [row])])
+    parts = model.params, model.tables, model.config
+    expected = [list(generate(*parts, ids, 40, temperature=0, override=o)) for o in (None, override)]
     assert len(ids) + 40 > 1.5 * model.config.context and expected[0] != expected[1]
     assert found == expected
 
@@ -200,11 +186,11 @@ def test_rows_most_alike_and_lens_are_those_of_inside(opened, tmp_path):
     for ids in ([270], [270, 300]):
         found = js(driver, "return [1, 2].map((i) => nearest(i, arguments[0], 6))", ids)
         expected = inside.nearest(model.tables, ids, 6)
-        for i, rows in zip((1, 2), found, strict=True):
-            assert [id for id, _ in rows] == [id for id, _ in expected[f"layers.{i}.table"]]
-            np.testing.assert_allclose([c for _, c in rows], [c for _, c in expected[f"layers.{i}.table"]], atol=1e-5)
-    odds = js(driver, "return Array.from(sides[0].odds)")
-    np.testing.assert_allclose(odds, inside.next_odds(model, model.tokenizer.encode("The capital of Spain is")), atol=1e-4)
+        for rows, name in zip(found, ("layers.1.table", "layers.2.table"), strict=True):
+            assert [id for id, _ in rows] == [id for id, _ in expected[name]]
+            np.testing.assert_allclose([c for _, c in rows], [c for _, c in expected[name]], atol=1e-5)
+    odds = inside.next_odds(model, model.tokenizer.encode("The capital of Spain is"))
+    np.testing.assert_allclose(js(driver, "return Array.from(sides[0].odds)"), odds, atol=1e-4)
 
 
 # ------------------------------------------------------------------------------------------ the tokens
@@ -213,11 +199,14 @@ def test_rows_most_alike_and_lens_are_those_of_inside(opened, tmp_path):
 def strings(n):
     """Odd strings: Hangul, emoji, marks, CRLF, long runs, all kinds of blanks, hostile ones, plain ones."""
     rng = random.Random(0)
-    pieces = ["서울", "한", "\U0001f469‍\U0001f680", "\U0001f1ea\U0001f1f8", "é", "e\u0301", "हिन्दी", "日本の", "\r\n", "\n\n", "\t",
-              "\u0085", "\ufeff", "\u2028", "\u00a0", "\u3000", "\x1f", "\x00", " ", "  ", "a" * 70, " " * 70, "!" * 70, "7" * 70,
-              "it's", "we'll", "'tis", "IT'S", "ſ's", "ﬁ", "Ⅷ", "²", "<|endoftext|>", "\\s\\", "South Sudan", " South Sudan",
-              " South Sudanese", "Papua New Guinea", " Spain", "Spain", "Spain.", "capital", "The", ".", ",", "-", "\ud800", "\udc00",
-              "\U0010ffff", "\ue000", *HOSTILE]  # fmt: skip
+    pieces = [
+        "서울", "한", "日本の", "हिन्दी", "é", "e\u0301", "ſ's", "ﬁ", "Ⅷ", "²",
+        "\U0001f469\u200d\U0001f680", "\U0001f1ea\U0001f1f8",  # an astronaut, a flag
+        "\r\n", "\n\n", "\t", "\u0085", "\ufeff", "\u2028", "\u00a0", "\u3000", "\x1f", "\x00", " ", "  ",
+        "a" * 70, " " * 70, "!" * 70, "7" * 70, "it's", "we'll", "'tis", "IT'S", "<|endoftext|>", "\\s\\",
+        "South Sudan", " South Sudan", " South Sudanese", "Papua New Guinea", " Spain", "Spain", "Spain.",
+        "capital", "The", ".", ",", "-", "\ud800", "\udc00", "\U0010ffff", "\ue000", *HOSTILE,
+    ]  # fmt: skip
     made = ["", *pieces]
     while len(made) < n:
         made.append("".join(rng.choice(pieces) for _ in range(rng.randrange(1, 9))))
@@ -225,15 +214,17 @@ def strings(n):
 
 
 def with_pattern(pattern):
-    """The test's vocabulary, cutting texts as a stock one does (whose own tokens would have to be downloaded)."""
+    """The test's vocabulary, cutting texts as a stock one does (whose tokens would have to be downloaded)."""
     ranks = {token: id for token, id in TOKENIZER.encoding._mergeable_ranks.items()}
     special = {"<|endoftext|>": len(ranks)}
-    return Tokenizer(tiktoken.Encoding("other", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special))
+    other = tiktoken.Encoding("other", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+    return Tokenizer(other)
 
 
 STOCK = {  # as in tiktoken_ext/openai_public.py
     "gpt2": r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s""",
-    "cl100k": r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s""",
+    "cl100k": r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"""
+    r"""|\s++$|\s*[\r\n]|\s+(?!\S)|\s""",
     "o200k": "|".join([
         r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
         r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?""",
@@ -248,8 +239,9 @@ def test_ids_are_those_of_tiktoken(opened, tmp_path, pattern):
     tokenizer = TOKENIZER if pattern == "ours" else with_pattern(STOCK[pattern])
     driver, texts = opened(run(tmp_path / "run", tokenizer=tokenizer)), strings(1000)
     # lone surrogates would not survive the way to the browser: they go there as numbers
-    units = [[int.from_bytes(pair, "little") for pair in zip(*[iter(t.encode("utf-16-le", "surrogatepass"))] * 2)] for t in texts]
-    found = js(driver, "return arguments[0].map((units) => tokenizer.encode(String.fromCharCode(...units)))", units)
+    units = [np.frombuffer(t.encode("utf-16-le", "surrogatepass"), "<u2").tolist() for t in texts]
+    encode = "return arguments[0].map((units) => tokenizer.encode(String.fromCharCode(...units)))"
+    found = js(driver, encode, units)
     for string, ids in zip(texts, found, strict=True):
         assert ids == tokenizer.encode(string), repr(string)
 
@@ -264,16 +256,16 @@ def test_tokens_are_shown_as_the_tokenizer_shows_them(opened, tmp_path):
 @in_browser
 def test_an_exchange_reads_the_rows_that_an_edit_reads(opened, tmp_path):
     """For every recipe, names of one token and of several, at the beginning of a text and within it."""
-    driver, names, cases = opened(run(tmp_path / "run")), ["Spain", "Papua New Guinea", "Guinea", "South Sudan", "Atlantis", "Madrid"], []
-    for prompt in ("The capital of {} is", "{} is", "({}) is", "of\n{} the"):
-        for old in names:
-            for now in [*names, "日本"]:
-                for how in edit.HOW:
-                    try:
-                        expected = [[t, list(ids)] for t, ids in edit.plan(TOKENIZER, prompt.format(old), [(old, now)], how)]
-                    except ValueError as error:
-                        expected = str(error)
-                    cases.append([prompt.format(old), old, now, how, expected])
+    driver, cases = opened(run(tmp_path / "run")), []
+    names = ["Spain", "Papua New Guinea", "Guinea", "South Sudan", "Atlantis", "Madrid"]
+    prompts = ("The capital of {} is", "{} is", "({}) is", "of\n{} the")
+    for prompt, old, now, how in itertools.product(prompts, names, [*names, "日本"], edit.HOW):
+        prompt = prompt.format(old)
+        try:
+            expected = [[t, list(ids)] for t, ids in edit.plan(TOKENIZER, prompt, [(old, now)], how)]
+        except ValueError as error:
+            expected = str(error)
+        cases.append([prompt, old, now, how, expected])
     found = js(driver, """
         know(["South Sudan", "Papua New Guinea"]);
         return arguments[0].map(([prompt, old, now, how]) => {
@@ -297,13 +289,15 @@ def test_an_exchange_reads_the_rows_that_an_edit_reads(opened, tmp_path):
 def test_type_exchange_look_write_undo(opened, tmp_path):
     driver = opened(run(tmp_path / "run"))
     type_prompt(driver, "The capital of Spain is")
-    assert [chip.text for chip in driver.find_elements("css selector", "#chips button")][-2:] == ["␣Spain", "␣is"]
-    assert "The capital of Spain is" in text(driver, "texts") and not driver.find_elements("css selector", ".side1")
+    assert text(driver, "chips").endswith("␣Spain\n␣is")
+    assert text(driver, "texts").startswith("As it is\nThe capital of Spain is")
+    assert "reading" not in text(driver, "texts")
     before = text(driver, "odds")
 
     exchange(driver, "Spain", "Germany")
     assert text(driver, "exchanges") == "⇄ Spain reads the rows of Germany\nUndo"
-    assert "⇄ reads Germany" in text(driver, "chips") and "SPAIN, READING GERMANY" in text(driver, "odds").upper()
+    assert "⇄ reads Germany" in text(driver, "chips")
+    assert all("Spain, reading Germany" in text(driver, id) for id in ("odds", "texts"))
     exchange(driver, "capital", "Chad")
     assert len(driver.find_elements("css selector", "#exchanges li")) == 2
     driver.find_element("css selector", "#layers input[value='0']").click()  # of the exchange for "capital"
@@ -323,16 +317,10 @@ def test_type_exchange_look_write_undo(opened, tmp_path):
     assert text(driver, "exchanges") == "" and text(driver, "odds") == before
 
 
-def wait(driver, condition):
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    WebDriverWait(driver, 20, 0.02).until(lambda driver: js(driver, condition))
-
-
 @in_browser
 def test_an_exchange_stays_with_its_word_while_the_text_changes(opened, tmp_path):
     driver = opened(run(tmp_path / "run"), "Spain Spain is")
-    choose(driver, "Spain")  # the second one: without a space before it, the first is several tokens
+    choose(driver, "Spain", 1)
     driver.find_element("id", "new").send_keys("Chad\n")
     reads = "return sides.at(-1).tokens.map((token) => tokenizer.shown(token.reads[0][0]).trim())"
     assert js(driver, reads)[-2:] == ["Chad", "is"]
@@ -359,7 +347,8 @@ def test_an_empty_text_a_missing_name_and_no_layer_are_said(opened, tmp_path):
 def test_the_page_says_why_an_exchange_fails(opened, tmp_path):
     driver = opened(run(tmp_path / "run"))
     exchange(driver, "Spain", "Papua New Guinea")
-    assert "“Papua New Guinea” is 3 tokens, [ Papua][ New][ Guinea]; [ Spain] reads [ Guinea]." in text(driver, "why")
+    why = "“Papua New Guinea” is 3 tokens, [ Papua][ New][ Guinea]; [ Spain] reads [ Guinea]."
+    assert text(driver, "why").startswith(why)
     assert driver.find_element("id", "several").is_displayed()
     for i in (0, 1):
         driver.find_element("css selector", f"#layers input[value='{i}']").click()
@@ -386,7 +375,8 @@ def test_what_looks_like_html_stays_text(opened, tmp_path):
     wait(driver, "return sides[0].written.length >= 60 && document.querySelector('#rows canvas')")
     assert js(driver, "return document.querySelectorAll('img, #chips b, #texts script').length") == 0
     assert js(driver, "return document.scripts.length") == 4
-    assert HOSTILE[0] in text(driver, "chips") and "reads the rows of <img src=x onerror=alert(1)>" in text(driver, "exchanges")
+    assert HOSTILE[0] in text(driver, "chips")
+    assert f"reads the rows of {HOSTILE[1]}" in text(driver, "exchanges")
     assert "<img src=x onerror=alert(2)>" in text(driver, "facts") and "<b>text.txt" in text(driver, "facts")
 
 
@@ -397,7 +387,7 @@ def test_the_policy_forbids_requests_foreign_code_and_html_from_strings(driver, 
     browser.open_page(driver, path)
     refused = driver.execute_async_script("""
         const done = arguments[0], refused = [];
-        document.addEventListener("securitypolicyviolation", (event) => refused.push(event.effectiveDirective));
+        document.addEventListener("securitypolicyviolation", (e) => refused.push(e.effectiveDirective));
         fetch("https://example.invalid/").catch(() => 0);
         const image = new Image();
         image.src = "https://example.invalid/x.png";
@@ -435,7 +425,8 @@ def test_it_can_be_used_with_the_keyboard_and_everything_has_a_name(opened, tmp_
     wait(driver, "return document.getElementById('summary').textContent.includes('Spain, reading Germany: ')")
     controls = driver.find_elements("css selector", "button, input, select, textarea, canvas, summary, svg")
     assert len(controls) > 30
-    assert [c.get_attribute("outerHTML") for c in controls if c.is_displayed() and not c.accessible_name] == []
+    nameless = [c for c in controls if c.is_displayed() and not c.accessible_name]
+    assert [c.get_attribute("outerHTML") for c in nameless] == []
     ids = re.findall(r'id="([^"]+)"', (page.WEB / "page.html").read_text("utf-8"))
     assert len(ids) == len(set(ids))
 
@@ -444,9 +435,8 @@ def test_it_can_be_used_with_the_keyboard_and_everything_has_a_name(opened, tmp_
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_fits_a_telephone_in_light_and_dark(tmp_path, dark):
     with browser.chromium(360, 700, dark) as driver:
-        driver.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride", dict(width=360, height=700, deviceScaleFactor=1, mobile=True)
-        )
+        size = dict(width=360, height=700, deviceScaleFactor=1, mobile=True)
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         path = tmp_path / "page.html"
         path.write_text(page.make(run(tmp_path / "run"), "The capital of Spain is"), "utf-8")
         browser.open_page(driver, path)
@@ -466,13 +456,14 @@ def test_colours_have_enough_contrast():
         return np.dot(linear, [0.2126, 0.7152, 0.0722]) + 0.05
 
     css = (page.WEB / "page.css").read_text("utf-8")
-    themes = [dict(re.findall(r"--(\w+): (#\w{6})", block)) for block in re.findall(r":root \{([^}]+)\}", css)]
+    themes = re.findall(r":root \{([^}]+)\}", css)
+    least = dict(ink=4.5, soft=4.5, after=4.5, before=3, minus=3, plus=3)
     assert len(themes) == 2
-    for colours in themes:
-        for ground in ("paper", "raised", "wash"):
-            for text, least in (("ink", 4.5), ("soft", 4.5), ("after", 4.5), ("before", 3), ("minus", 3), ("plus", 3)):
-                pair = sorted(luminance(colours[name]) for name in (ground, text))
-                assert pair[1] / pair[0] >= least, (ground, text)
+    for theme in themes:
+        luminances = {name: luminance(colour) for name, colour in re.findall(r"--(\w+): (#\w{6})", theme)}
+        for ground, name in itertools.product(("paper", "raised", "wash"), least):
+            dark, light = sorted([luminances[ground], luminances[name]])
+            assert light / dark >= least[name], (ground, name)
 
 
 # ------------------------------------------------------------------------------------------- the writer
@@ -494,7 +485,7 @@ def test_a_model_that_cannot_be_a_page_is_refused_in_a_line(tmp_path, monkeypatc
     with pytest.raises(ValueError, match="norm has numbers that float16 cannot hold"):
         page.make(model)
     monkeypatch.setattr(page, "LIMIT", 10_000)
-    with pytest.raises(ValueError, match=r"too large for a page: [\d,]+ numbers are 0 MB in float16.*--vocab-size"):
+    with pytest.raises(ValueError, match=r"too large for a page: [\d,]+ numbers are 0 MB in .*--vocab-size"):
         page.make(run(tmp_path / "run"))
 
 
@@ -507,16 +498,17 @@ def test_a_damaged_curve_is_named(tmp_path):
 
 def test_it_is_one_file_without_an_address(tmp_path):
     html = page.make(run(tmp_path / "run"), "The")
-    code = re.sub(r'id="content">.*?</script>', "", html)  # that is data: there may be anything in a vocabulary
+    code = html.replace(CONTENT.search(html)[1], "")  # that is data: there may be anything in a vocabulary
     code = code.replace("http://www.w3.org/2000/svg", "")  # the name of a language, not an address
-    assert not re.search(r"https?://|\bsrc=|@import|url\(|innerHTML|insertAdjacentHTML|document\.write|\beval\b", code)
-    assert asdict(run(tmp_path / "run").config)["dim"] == json.loads(re.search(r'id="content">(.*?)</script>', html)[1])["config"]["dim"]
+    assert len(code) > 50_000
+    forbidden = r"https?://|\bsrc=|@import|url\(|innerHTML|AdjacentHTML|document\.write|\beval\b"
+    assert not re.search(forbidden, code)
 
 
 def test_the_command(tmp_path):
     (tmp_path / "fox.txt").write_text(TEXT)
-    tiny = "--data fox.txt --dim 16 --layers 2 --heads 2 --context 8 --batch 4 --steps 2 --eval-every 1 --warmup 1".split()
-    done = command("train.py", *tiny, "--vocab-size", 300, "--threads", 1, "--out", "a run", cwd=tmp_path)
+    steps = "--steps", 2, "--eval-every", 1
+    done = command("train.py", "--data", "fox.txt", *TINY, *steps, "--out", "a run", cwd=tmp_path)
     assert done.code == 0, done.err
 
     def written(*args):
@@ -527,10 +519,13 @@ def test_the_command(tmp_path):
 
     code, said = written("a run", "fox.html")
     assert code == 0 and re.fullmatch(r"fox.html: 0.\d MB; open it in a browser\n", said), said
-    content = json.loads(re.search(r'id="content">(.*?)</script>', (tmp_path / "fox.html").read_text("utf-8"))[1])
+    content = json.loads(CONTENT.search((tmp_path / "fox.html").read_text("utf-8"))[1])
     assert content["about"] == "fox.txt" and [row[0] for row in content["curve"]] == [1, 2]
-    for run, out, message in (("nowhere", "x.html", "nowhere is not a folder"), ("a run", ".", ". is a folder"),
-                              ("a run", "no/x.html", "no/x.html: No such file")):  # fmt: skip
+    for run, out, message in (
+        ("nowhere", "x.html", "nowhere is not a folder"),
+        ("a run", ".", ". is a folder"),
+        ("a run", "no/x.html", "no/x.html: No such file"),
+    ):
         code, said = written(run, out)
         assert code == 2 and message in said and said.count("\n") == 1, said
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a run", "fox.html", "fox.txt"]

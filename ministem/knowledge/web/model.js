@@ -50,7 +50,8 @@ function rope_forward(x, rot) {
 /** out = softmax(rope(q) rope(k)' / sqrt(D)) v Wo,  where q, k, v = x Wqkv
  *
  * x (C,), wqkv (C,(H+2K)*D), wo (H*D,C), rot (D,); past: what this function gave at earlier positions
- * -> {out (C,), k (K*D,), v (K*D,), p: H lists of S numbers, what each head looks at}. No mask: nothing later is there yet. */
+ * -> {out (C,), k (K*D,), v (K*D,), p: for each head S numbers, what it looks at}
+ * There is no mask: what comes later is not there yet. */
 function attention_forward(x, wqkv, wo, rot, n_kv_heads, past) {
   const K = n_kv_heads, D = rot.length, H = wo.length / x.length / D;
   const qkv = linear_forward(x, wqkv);  // ((H+2K)*D,)
@@ -61,15 +62,17 @@ function attention_forward(x, wqkv, wo, rot, n_kv_heads, past) {
   for (let h = 0; h < H; h++) {
     const kv = Math.floor(h / (H / K)) * D;  // where the key/value head begins that this query head shares
     const q = qk.subarray(h * D, h * D + D);
-    p[h] = softmax(seen.map((s) => dot(q, s.k.subarray(kv, kv + D)) * D ** -0.5));  // (S,)
+    p[h] = softmax(seen.map((s) => dot(q, s.k, kv) * D ** -0.5));  // (S,)
     seen.forEach((s, i) => {
-      for (let d = 0; d < D; d++) joined[h * D + d] += p[h][i] * s.v[kv + d];
+      const weight = p[h][i];
+      for (let d = 0; d < D; d++) joined[h * D + d] += weight * s.v[kv + d];
     });
   }
   return { out: linear_forward(joined, wo), k, v, p };
 }
 
-/** h = silu(a) * u: the gate a decides how much of u passes.  a (F,), u (F,) -> {gate: silu(a), up: u, h}, (F,) each */
+/** h = silu(a) * u: the gate a decides how much of u passes.
+ * a (F,), u (F,) -> {gate: silu(a), up: u, h}, (F,) each */
 function glu_forward(a, u) {
   const gate = a.map((value) => value / (1 + Math.exp(-value)));
   return { gate, up: u, h: gate.map((value, f) => value * u[f]) };
@@ -185,9 +188,10 @@ function sample(odds, temperature) {
   return id < 0 ? likeliest : id;
 }
 
-function dot(a, b) {
+/** a (N,) times N numbers of b, from `start` on. */
+function dot(a, b, start = 0) {
   let sum = 0;
-  for (let i = 0; i < a.length; i++) sum += a[i] * b[i];
+  for (let i = 0; i < a.length; i++) sum += a[i] * b[start + i];
   return sum;
 }
 
@@ -205,7 +209,7 @@ function softmax(scores) {
 
 // ---------------------------------------------------------------------------------- tokens, as in tokenizer.py
 
-/** Text to ids and back. Bytes are kept in strings with a character (0 to 255) for each: they can be keys of a Map. */
+/** Text to ids and back. Bytes are kept in strings, a character (0 to 255) for each: those can be keys of a Map. */
 class Tokenizer {
   constructor({ tokens, special, pattern }) {
     this.tokens = tokens.map(atob);  // (V,)
@@ -248,8 +252,8 @@ class Tokenizer {
     try {
       const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(to_bytes(this.tokens[id]));
       return text.replace(/(?! )[\p{C}\p{Z}]/gu, (c) => {
-        const code = c.codePointAt(), [letter, digits] = code < 256 ? ["x", 2] : code < 65536 ? ["u", 4] : ["U", 8];
-        return { "\n": "\\n", "\r": "\\r", "\t": "\\t" }[c] ?? `\\${letter}${code.toString(16).padStart(digits, 0)}`;
+        const code = c.codePointAt(), [x, digits] = code < 256 ? ["x", 2] : code < 65536 ? ["u", 4] : ["U", 8];
+        return { "\n": "\\n", "\r": "\\r", "\t": "\\t" }[c] ?? `\\${x}${code.toString(16).padStart(digits, 0)}`;
       });
     } catch {
       return this.tokens[id].replace(/[\x80-\xff]/g, (c) => "\\x" + c.charCodeAt().toString(16));
