@@ -108,7 +108,10 @@ def pairs(driver, rounded, questions, n=100):
 
 
 def picture(path, html):
-    with browser.chromium(1180, 1250) as driver:
+    with browser.chromium() as driver:
+        size = dict(width=1280, height=1130, deviceScaleFactor=1, mobile=False)
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", dict(hidden=True))
         browser.open_page(driver, html)
         driver.find_element("css selector", "#examples button").click()
         driver.execute_script("document.activeElement.blur()")
@@ -127,7 +130,7 @@ def main():
     with user_errors(), tempfile.TemporaryDirectory() as folder:
         run = load_checkpoint(args.run, device_array("cpu"))
         html = Path(folder, "page.html")
-        html.write_text(page.make(run), "utf-8")
+        html.write_text(page.make(run, lessons="lessons"), "utf-8")
         print(f"the file: {html.stat().st_size / 1e6:.2f} MB")
         rounded, questions = page.as_on_page(run), atlas.corpus(run.settings["seed"])[1]
         rounding(run, rounded, questions)
