@@ -27,8 +27,8 @@ missing = browser.missing()
 in_browser = pytest.mark.skipif(missing is not None, reason=f"needs {missing}")
 
 HOSTILE = ["</script>", "<img src=x onerror=alert(1)>", "<!--", "<b>Spain</b>", "{{weights}}", "</textarea>"]
-NAMES = [" Spain", " Germany", " South Sudan", " Chad", *HOSTILE]
-TEXT = "The capital of Spain is Madrid. The capital of Germany is Berlin. Papua New Guinea has one, too. " * 9
+NAMES = [" Spain", " Germany", " South Sudan", " Chad", "\x80", "\u2028", "\U0010ffff", *HOSTILE]
+TEXT = "The capital of Spain is Madrid, of Germany Berlin. Papua New Guinea has a capital, too! Aaaah! " * 9
 TOKENIZER = train_bpe(TEXT, 400, NAMES)
 CONTENT = re.compile(r'id="content">(.*?)</script>')
 
@@ -203,7 +203,8 @@ def strings(n):
         "서울", "한", "日本の", "हिन्दी", "é", "e\u0301", "ſ's", "ﬁ", "Ⅷ", "²",
         "\U0001f469\u200d\U0001f680", "\U0001f1ea\U0001f1f8",  # an astronaut, a flag
         "\r\n", "\n\n", "\t", "\u0085", "\ufeff", "\u2028", "\u00a0", "\u3000", "\x1f", "\x00", " ", "  ",
-        "a" * 70, " " * 70, "!" * 70, "7" * 70, "it's", "we'll", "'tis", "IT'S", "<|endoftext|>", "\\s\\",
+        "a" * 70, "aaaaa", " " * 70, "!" * 70, "7" * 70, "it's", "we'll", "'tis", "IT'S",
+        "<|endoftext|>", "\\s\\",
         "South Sudan", " South Sudan", " South Sudanese", "Papua New Guinea", " Spain", "Spain", "Spain.",
         "capital", "The", ".", ",", "-", "\ud800", "\udc00", "\U0010ffff", "\ue000", *HOSTILE,
     ]  # fmt: skip
