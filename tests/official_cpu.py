@@ -1,0 +1,77 @@
+"""The official STEM code on CPUs: python official_cpu.py LAUNCH.PY CODE train|generate|batch ...
+
+Runs launch.py after putting stand-ins where the official code wants CUDA, xFormers and wandb: what is replaced
+here computes nothing of a model. batch prints the ids of this process's first training batch.
+"""
+
+import importlib.util
+import sys
+import types
+from collections import defaultdict
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+
+def module(name, **content):
+    sys.modules[name] = types.ModuleType(name)
+    vars(sys.modules[name]).update(content)
+
+
+class Event:
+    def __init__(self, enable_timing):
+        pass
+
+    def record(self):
+        pass
+
+    def elapsed_time(self, other):
+        return 1.0
+
+
+def use_cpu():
+    torch.library.define("xformers_flash::flash_fwd", "(Tensor x) -> Tensor")
+    for name in ("xformers", "xformers.ops", "xformers.profiler", "wandb", "sentencepiece"):
+        module(name, run=None, fmha=None, AttentionBias=object, SentencePieceProcessor=None,
+               MemSnapshotsProfiler=object, PyTorchProfiler=object)  # fmt: skip
+
+    cuda = torch.cuda
+    cuda.Event = Event
+    cuda.current_device = lambda: "cpu"
+    cuda.get_device_name = lambda device: "CPU"
+    cuda.get_device_properties = lambda device: types.SimpleNamespace(total_memory=2**30)
+    cuda.memory_stats = lambda device: defaultdict(int)
+    cuda.power_draw = lambda: 0
+    for name in "synchronize empty_cache reset_peak_memory_stats reset_accumulated_memory_stats".split():
+        setattr(cuda, name, lambda *_: None)
+    torch.random.fork_rng = lambda devices: nullcontext()
+    torch.Tensor.cuda = torch.Tensor.clone
+    torch.nn.Module.cuda = lambda self: self
+    to_empty = torch.nn.Module.to_empty
+    torch.nn.Module.to_empty = lambda self, device: to_empty(self, device="cpu")
+    start, group = dist.init_process_group, dist.new_group
+    dist.init_process_group = lambda *args, **how: start(*args, **how | {"backend": "gloo"})
+    dist.new_group = lambda ranks, **how: group(ranks, **how | {"backend": "gloo"})
+    mesh = torch.distributed.device_mesh.init_device_mesh
+    torch.distributed.device_mesh.init_device_mesh = lambda device, **how: mesh("cpu", **how)
+
+
+def launcher(path):
+    spec = importlib.util.spec_from_file_location("launch", path)
+    launch = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(launch)
+    return launch
+
+
+if __name__ == "__main__":
+    use_cpu()
+    sys.argv = sys.argv[1:]
+    sys.path.insert(0, sys.argv[1])
+    stem_checkpoint = importlib.import_module("lingua.stem_checkpoint")
+    stem_checkpoint.load_stem_shards = partial(stem_checkpoint.load_stem_shards, map_location="cpu")
+    launcher(sys.argv[0]).main()
+elif __name__ == "__mp_main__":  # the process that loads data; it starts in the exported folder
+    use_cpu()
+    launcher("launch.py").use_our_tokenizer()
