@@ -69,7 +69,7 @@ def generate(checkpoint, *options):
 
         # tables are cut up among processes, and here there is one
         store = torch.distributed.HashStore()
-        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        torch.distributed.init_process_group(backend="gloo", store=store, rank=0, world_size=1)
         lingua.stem_dist_utils.initialize_stem_process_group(1, "gloo", "gloo")
     else:
         import apps.main.generate as generation
