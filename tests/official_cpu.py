@@ -1,7 +1,7 @@
-"""The official STEM code on CPUs: python official_cpu.py LAUNCH.PY CODE train|generate|batch ...
+"""The official STEM code on CPUs: [torchrun --nproc-per-node 2] official_cpu.py FOLDER/launch.py CODE ...
 
-Runs launch.py after putting stand-ins where the official code wants CUDA, xFormers and wandb: what is replaced
-here computes nothing of a model. batch prints the ids of this process's first training batch.
+Runs launch.py (ministem/convert) after putting stand-ins where the official code wants CUDA, NCCL, xFormers
+and wandb. What is replaced here computes nothing of a model; flex_attention runs, but is not compiled.
 """
 
 import importlib.util

@@ -4,9 +4,9 @@
     python -m ministem.convert.folders export runs/NAME FOLDER --to llama   for Hugging Face, dense models
     python -m ministem.convert.folders import FOLDER runs/NEW               from either, or from a checkpoint
 
-README.md beside this file is the whole walk. The official code keeps weights in files that only PyTorch writes
-and reads: where it is installed, export and import do that (pth.py). Elsewhere there are safetensors of the
-same names, and pth.py makes the one of the other where PyTorch is.
+The whole walk is in README.md beside this file. The official code keeps weights in files that only PyTorch
+writes and reads: where it is installed, export and import do that (pth.py). Elsewhere there are safetensors
+of the same names, and pth.py makes the one of the other where PyTorch is.
 """
 
 import argparse
@@ -164,7 +164,7 @@ FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 def read_arrays(path):
-    """A safetensors file -> {name: array in float32}. NumPy has no bfloat16: it is the upper half of a float32."""
+    """A safetensors file -> {name: array in float32}"""
     try:
         found = safetensors.deserialize(path.read_bytes())
     except FileNotFoundError:
@@ -177,7 +177,7 @@ def read_arrays(path):
         if kind not in FLOATS:
             raise ValueError(f"{path}: {name} holds {kind}, not floating point numbers")
         a = np.frombuffer(tensor["data"], FLOATS[kind]).reshape(tensor["shape"])
-        if kind == "BF16":
+        if kind == "BF16":  # NumPy has none: it is the upper half of a float32
             a = (a.astype("<u4") << 16).view("<f4")
         state[name] = finite(path, name, a)
     return state
@@ -203,8 +203,7 @@ def main():
     out.add_argument("--shards", type=int, default=1, help="processes that shall train it there (default: 1)")
     out.add_argument("--patch", metavar="FILE", help="apply this patch to the weights first")
     into = commands.add_parser("import", help="such a folder -> a run")
-    into.add_argument("folder", help="as export makes it, a checkpoint of official training, or a Hugging Face"
-                      " folder with a vocab.tiktoken")  # fmt: skip
+    into.add_argument("folder", help="as export makes it, or a checkpoint of official training")
     into.add_argument("run", help="the new run folder")
     args = parser.parse_args()
     with user_errors():

@@ -20,8 +20,8 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def use_our_tokenizer():
-    """The official class has Llama 3's splitting pattern and 256 special tokens built in, and tiktoken's loader
-    remembers a vocabulary by its path, even if the file has changed."""
+    """The official class has Llama 3's splitting pattern and 256 special tokens built in; and tiktoken's
+    loader remembers a vocabulary by its path, even if the file has changed."""
     import lingua.tokenizer
     import tiktoken
 
@@ -42,8 +42,17 @@ def use_our_tokenizer():
 def train(*options):
     """Start from FOLDER's weights: with no moments, which do not travel, and without drawing tables anew."""
     import lingua.stem_checkpoint
+    from lingua.distributed import get_world_size
     from omegaconf import OmegaConf
 
+    settings = OmegaConf.merge(OmegaConf.load("train.yaml"), OmegaConf.from_dotlist(list(options)))
+    stem, processes = bool(settings.model.get("stem_layers")), get_world_size()
+    shards = len(list(Path("stem_shards").glob("stem_model_mp*.pt")))
+    if not Path(".metadata").exists():
+        fail(f"{FOLDER} has no .metadata: python {FOLDER}/pth.py {FOLDER} makes it")
+    # fewer shards than processes: gradients of a table's replicas stay apart. More: half a table is trained
+    if stem and {processes, settings.distributed.stem_parallel_size} != {shards}:
+        fail(f"tables are cut into {shards}, processes: {processes}. Start {shards}, or export once more")
     load = lingua.stem_checkpoint.load_from_checkpoint
 
     def load_weights(ckpt_dir, model, optimizer=None, **how):
@@ -52,7 +61,7 @@ def train(*options):
 
     lingua.stem_checkpoint.load_from_checkpoint = load_weights
     sys.argv = [sys.argv[0], "config=train.yaml", *options]
-    if OmegaConf.load("train.yaml").model.get("stem_layers"):
+    if stem:
         from apps.main.stem_train import main
     else:
         from apps.main.train import main
@@ -86,16 +95,24 @@ def generate(checkpoint, *options):
     generation.main()
 
 
+def fail(message):
+    print(f"launch.py: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
 def main():
     code, command, *options = sys.argv[1:] if len(sys.argv) > 2 else ("", "")
     if command == "generate" and options:
         options[0] = Path(options[0]).resolve()
         if not (options[0] / "consolidated/consolidated.pth").exists():
-            sys.exit(f"launch.py: {options[0]} has no consolidated/consolidated.pth: see pth.py --consolidate")
+            fail(f"{options[0]} has no consolidated/consolidated.pth: pth.py makes it, see pth.py --help")
     elif command != "train":
-        sys.exit(__doc__)
+        usage = __doc__.split("\n\n")[1]
+        fail(f"usage:\n{usage}")
     if not Path(code, "lingua").is_dir():
-        sys.exit(f"launch.py: {code} is not a checkout of the official code")
+        fail(f"{code} is not a checkout of the official code")
+    if not (FOLDER / "train.yaml").exists():
+        fail(f"{FOLDER} has no train.yaml: use the launch.py of an exported folder")
     sys.path.insert(0, os.path.abspath(code))
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # for the process that loads data
     os.chdir(FOLDER)

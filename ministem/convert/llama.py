@@ -131,7 +131,7 @@ def llama_tokenizer(tokenizer, context, folder):
     write_json(folder / "tokenizer_config.json", dict(
         tokenizer_class="PreTrainedTokenizerFast", model_max_length=context, eos_token="<|endoftext|>",
         split_special_tokens=True,  # in a text, "<|endoftext|>" is text
-        clean_up_tokenization_spaces=False,
+        clean_up_tokenization_spaces=False, model_input_names=["input_ids", "attention_mask"],
     ))  # fmt: skip
     return []
 

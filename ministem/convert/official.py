@@ -20,7 +20,7 @@ CUT = re.compile(r"\n(?=\S)")  # line breaks in a row, or a line break and blank
 
 YAML = """\
 # For the official STEM code, by way of launch.py. Paths are relative to this folder.
-name: {name}
+name: "{name}"
 dump_dir: dump  # metrics.jsonl and checkpoints/
 steps: {steps}
 seed: {seed}
@@ -44,7 +44,7 @@ model: {model}
 
 data:
   root_dir: data
-  sources: {{{name}: 1.0}}
+  sources: {{"{name}": 1.0}}
   batch_size: {batch}  # of one process
   seq_len: {context}  # the model's context: the official code takes it from here
   add_bos: false  # training here puts no token between texts
@@ -89,13 +89,13 @@ def training_settings(run, name, shards):
     model = json.dumps(model_settings(run.config))
     return YAML.format_map(had | dict(
         name=name, shards=shards, model=model, context=run.config.context,
-        lr=f"{had['lr'] / 3:.6f}", batch=max(1, had["batch"] // shards),
+        lr=f"{had['lr'] / 3:.3g}", batch=max(1, had["batch"] // shards),
     ))  # fmt: skip
 
 
 def documents(text):
     """Cut a text into documents that end with a line: tokens of ours do not cross such a cut, so that all
-    documents together have the ids of the whole text. (In a line longer than DOCUMENT the cut is anywhere.)"""
+    documents together have the ids of the whole text. (A line longer than DOCUMENT is cut anywhere.)"""
     size = max(1, min(DOCUMENT, len(text) // DOCUMENTS))
     start = 0
     while start < len(text):
@@ -114,7 +114,7 @@ def write_text(folder, name, corpus):
 
 def export(run, folder, shards, corpus=None):
     """Write all but the weights into an existing folder."""
-    name = re.sub(r"\W+", "-", Path(corpus.name).stem if corpus else "text", flags=re.ASCII).strip("-") or "text"
+    name = re.sub(r"[^A-Za-z0-9]+", "-", Path(corpus.name).stem if corpus else "").strip("-") or "text"
     for path in ("params.json", "consolidated/params.json"):
         write_json(folder / path, params(run.config, shards))
     (folder / "train.yaml").write_text(training_settings(run, name, shards), "utf-8")
