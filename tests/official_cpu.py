@@ -1,10 +1,12 @@
 """The official STEM code on CPUs: [torchrun --nproc-per-node 2] official_cpu.py FOLDER/launch.py CODE ...
 
 Runs launch.py (ministem/convert) after putting stand-ins where the official code wants CUDA, NCCL, xFormers
-and wandb. What is replaced here computes nothing of a model; flex_attention runs, but is not compiled.
+and wandb. What is replaced here computes nothing of a model; flex_attention runs, but is not compiled. In
+place of train or generate: batches N FILE, the ids that N processes begin with.
 """
 
 import importlib.util
+import os
 import sys
 import types
 from collections import defaultdict
@@ -66,13 +68,35 @@ def launcher(path):
     return launch
 
 
+def first_batches(processes, path):
+    """Write the ids that official training begins with, (processes, B, T, 2): inputs and targets."""
+    import numpy as np
+    from lingua.data import DataArgs, build_dataloader_from_args, init_dataloader_state_from_args
+    from omegaconf import OmegaConf
+
+    settings = OmegaConf.merge(OmegaConf.structured(DataArgs()), OmegaConf.load("train.yaml").data)
+    args = OmegaConf.to_object(OmegaConf.merge(settings, dict(load_async=False)))
+    batches = []
+    for rank in range(processes):
+        state = init_dataloader_state_from_args(args, rank, processes)
+        with build_dataloader_from_args(args, state) as loader:
+            batches.append(next(loader)[0])
+    np.save(path, np.stack(batches))
+
+
 if __name__ == "__main__":
     use_cpu()
     sys.argv = sys.argv[1:]
     sys.path.insert(0, sys.argv[1])
-    stem_checkpoint = importlib.import_module("lingua.stem_checkpoint")
-    stem_checkpoint.load_stem_shards = partial(stem_checkpoint.load_stem_shards, map_location="cpu")
-    launcher(sys.argv[0]).main()
+    launch = launcher(sys.argv[0])
+    if sys.argv[2] == "batches":
+        os.chdir(launch.FOLDER)
+        launch.use_our_tokenizer()
+        first_batches(int(sys.argv[3]), sys.argv[4])
+    else:
+        stem_checkpoint = importlib.import_module("lingua.stem_checkpoint")
+        stem_checkpoint.load_stem_shards = partial(stem_checkpoint.load_stem_shards, map_location="cpu")
+        launch.main()
 elif __name__ == "__mp_main__":  # the process that loads data; it starts in the exported folder
     use_cpu()
     launcher("launch.py").use_our_tokenizer()
