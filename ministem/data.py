@@ -34,13 +34,17 @@ class Corpus:
         return hashlib.sha256(f"{len(self.train)}|{self.train}{self.val}".encode()).hexdigest()
 
 
-def load_corpus(source, seed):
-    """source: "atlas", or the path of a text file in UTF-8 -> Corpus. Raises ValueError."""
+def load_corpus(source, seed, whole=False):
+    """source: "atlas", or the path of a text file in UTF-8 -> Corpus. Raises ValueError.
+
+    whole: all of a file is to be learned, and judged by; nothing is held out."""
     if source == "atlas":
         train, questions = atlas.corpus(seed)
         val = atlas.val_text(questions)
         return Corpus("atlas", train, val, tuple(atlas.names()), tuple(questions))
     text = read_text(source)
+    if whole:
+        return Corpus(str(source), text, text)
     cut = int(len(text) * (1 - VALIDATION_SHARE))
     return Corpus(str(source), text[:cut], text[cut:])
 

@@ -1,4 +1,7 @@
-"""What the experiments share: a bare training loop for small models, and the record that each leaves."""
+"""What the experiments share: options, the record that each leaves, a bare training loop for small models.
+
+Imported first: it also makes ministem importable where it is not installed.
+"""
 
 import argparse
 import datetime
@@ -14,7 +17,8 @@ from types import SimpleNamespace
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+ROOT = HERE.parent
+sys.path.insert(0, str(ROOT))
 
 from ministem import backend  # noqa: E402
 from ministem.config import init_params  # noqa: E402
@@ -23,38 +27,58 @@ from ministem.model import loss_and_grads  # noqa: E402
 from ministem.optim import AdamW, cosine_schedule  # noqa: E402
 
 
-def parser(doc, commands):
-    """Arguments of an experiment script: which experiment, how many seeds, how many threads."""
+def main(doc, experiments, **options):
+    """The command of an experiment script: run the experiment that is named, and record what it returns.
+
+    experiments: {name of the record: function of the arguments -> dict}; the command names the function, and
+    need not where there is only one. options: name=(default, help)."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=commands)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    return parser
+    records = {function.__name__: name for name, function in experiments.items()}
+    only = next(iter(records)) if len(records) == 1 else None
+    parser.add_argument("what", choices=records, default=only, nargs="?" if only else None)
+    for name, (default, text) in (dict(threads=(1, "of the processor")) | options).items():
+        flag = "--" + name.replace("_", "-")
+        parser.add_argument(flag, type=type(default), default=default, help=f"{text} (default: {default})")
+    args = parser.parse_args()
+    record(args, records[args.what], experiments[records[args.what]])
 
 
-def run(args, experiment, name):
-    """Call experiment(args) -> a dict, and write it with its command, date and versions as NAME.json.
+SEEDS = dict(seeds=(3, "how many: 0, 1, 2, ..."))
+
+
+def record(args, name, experiment):
+    """Write what experiment(args) returns, with its command, date and versions, as NAME.json.
 
     Its time is the CPU's, summed over threads and processes: other programs may run beside it."""
     start = sum(os.times()[:4])  # user and system, of this process and of its children
     backend.keep_freed_memory()
     with backend.blas_threads(args.threads):
-        found = experiment(args)
-    record = dict(
-        command=shlex.join(["python", f"results/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        result = experiment(args)
+    scratch = str(getattr(args, "folder", "."))  # where large files were does not belong into a record
+    words = ["." if word == scratch else word for word in sys.argv[1:]]
+    content = dict(
+        command=shlex.join(["python", f"results/{Path(sys.argv[0]).name}", *words]),
         date=datetime.date.today().isoformat(), cpu_seconds=round(sum(os.times()[:4]) - start),
         versions={p: importlib.metadata.version(p) for p in ("numpy", "scipy", "tiktoken")}
         | {"python": platform.python_version()},
-        **found,
+        **result,
     )  # fmt: skip
-    (HERE / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    (HERE / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
-def fit(config, draw, steps, seed, lr, table_lr=2.0, table_std=0.02, decay=0.1, warmup=50, look=None,
+def recorded(name):
+    """What stands in NAME.json."""
+    return json.loads((HERE / f"{name}.json").read_text("utf-8"))
+
+
+# -------------------------------------------------------------------------------------------- training
+
+
+def fit(config, draw, steps, seed, lr, table_lr=2.0, table_std=0.02, decay=0.1, warmup=50, evaluate=None,
         every=100, threads=1):  # fmt: skip
     """Train a new model, as train.py does but without a run folder.
 
-    draw(step) -> ids, targets, each (B,T); look(model) -> a dict, called every `every` steps.
+    draw(step) -> ids, targets, each (B,T); evaluate(model) -> a dict, called every `every` steps.
     -> model (params, tables, config), curve [dict(step, loss, ...)], and loss and gradient norm of all steps.
     A model whose gradient is no longer finite stops there: its curve is shorter."""
     params, tables = init_params(config, seed)
@@ -74,29 +98,24 @@ def fit(config, draw, steps, seed, lr, table_lr=2.0, table_std=0.02, decay=0.1, 
             except FloatingPointError:
                 break
             losses.append(float(loss))
-            if look and (step % every == 0 or step == steps):
-                curve.append(dict(step=step, loss=sig(np.mean(losses[-every:])), **look(model)))
+            if evaluate and (step % every == 0 or step == steps):
+                curve.append(dict(step=step, loss=sig(np.mean(losses[-every:])), **evaluate(model)))
     return model, curve, losses, norms
 
 
 def best_rates(labels, rates, loss):
-    """Each model's own best learning rate: loss(label, rate) -> what is to be small.
+    """Each model's own best learning rate: the one with the smallest loss(label, rate).
 
     Tries `rates`, in order of size; while the best is the first or the last, half or twice that one too.
     -> {label: best rate}"""
     best = {}
     for label in labels:
-        found = {rate: loss(label, rate) for rate in rates}
-        while (rate := min(found, key=found.get)) in (min(found), max(found)):
-            further = rate * 2 if rate == max(found) else rate / 2
-            found[further] = loss(label, further)
+        losses = {rate: loss(label, rate) for rate in rates}
+        while (rate := min(losses, key=losses.get)) in (min(losses), max(losses)):
+            further = rate * 2 if rate == max(losses) else rate / 2
+            losses[further] = loss(label, further)
         best[label] = rate
     return best
-
-
-def recorded_rates(name):
-    """What best_rates found: {label: rate}, as recorded in NAME.json."""
-    return json.loads((HERE / f"{name}.json").read_text("utf-8"))["best"]
 
 
 def training_flops(config, tokens):
@@ -104,9 +123,24 @@ def training_flops(config, tokens):
     return 3 * measure.count(config).flops * tokens
 
 
-def least_mean_most(found):
+# ------------------------------------------------------------------------------------------ summing up
+
+
+def of(runs, model):
+    return [run for run in runs if run["model"] == model]
+
+
+def summed_up(runs, *keys):
+    """The runs of one model, a seed each -> what it costs, and least, mean and most of some keys."""
+    first = runs[0]
+    cost = {key: first[key] for key in ("lr", "active", "total", "flops_per_step")}
+    spread = {key: least_mean_most([run[key] for run in runs]) for key in keys}
+    return spread | cost | dict(flops=first["flops_per_step"] * first["steps"])
+
+
+def least_mean_most(numbers):
     """What is reported of several seeds; None if one of them is None."""
-    return None if None in found else [min(found), sig(np.mean(found)), max(found)]
+    return None if None in numbers else [min(numbers), sig(np.mean(numbers)), max(numbers)]
 
 
 def sig(x, digits=5):

@@ -7,12 +7,13 @@ The formulas are the paper's, in multiply-adds, for one layer and one text of L 
 4 L d^2 + 2 L^2 d + 3 L d f, STEM 2 L d f in the last term, so that f / (4 d + 2 L + 3 f) of it is saved.
 """
 
-import time
 from dataclasses import replace
+from time import perf_counter
 
 import common
 import numpy as np
 from common import sig
+from measures import watch
 
 from ministem.config import Config, shapes
 from ministem.knowledge import measure
@@ -45,7 +46,7 @@ QUOTED = {
 
 
 def watched(config, T):
-    """The real forward pass over one text of T different tokens -> its notes (measure.watch).
+    """The real forward pass over one text of T different tokens -> its notes (measures.watch).
 
     Nothing is computed and the weights take no memory, so the paper's models can be counted too."""
     dense, tables = shapes(config)
@@ -57,7 +58,7 @@ def watched(config, T):
     blocks = {name: zeros((T, width)) for name, (_, width) in tables.items()}
     slot = np.arange(T)[None]
     batch = Batch(np.arange(T), {name: slot for name in tables}, blocks)
-    params, batch, notes = measure.watch(params, batch, dry=True)
+    params, batch, notes = watch(params, batch, dry=True)
     forward(params, config, batch)
     return notes
 
@@ -142,7 +143,7 @@ def count(args):
     return dict(models=models, quoted_savings=quoted, roi_of_the_paper=roi)
 
 
-def timed(args):
+def time(args):
     """Forward and forward + backward of one FFN, dense and STEM taking turns; medians of 15."""
     rows = []
     for C, F, V, N in ((128, 384, 2048, 1024), (384, 1024, 8192, 2048), (1024, 4096, 32000, 512)):
@@ -155,13 +156,13 @@ def timed(args):
         for _ in range(16):
             for kind in ("dense", "stem"):
                 ffn_forward, ffn_backward, _ = FFN[kind]
-                start = time.perf_counter()
+                start = perf_counter()
                 weights = (w_gate, w_up, w_down) if kind == "dense" else (slot, w_gate, table[ids], w_down)
                 _, cache = ffn_forward(x, *weights)
-                between = time.perf_counter()
+                between = perf_counter()
                 ffn_backward(dout, cache)
                 seconds.setdefault((kind, False), []).append(between - start)
-                seconds.setdefault((kind, True), []).append(time.perf_counter() - start)
+                seconds.setdefault((kind, True), []).append(perf_counter() - start)
         ms = {key: 1e3 * float(np.median(times[1:])) for key, times in seconds.items()}
         rows.append(dict(
             C=C, F=F, V=V, positions=N, distinct=len(ids),
@@ -175,5 +176,4 @@ def timed(args):
 
 
 if __name__ == "__main__":
-    args = common.parser(__doc__, ("count", "time")).parse_args()
-    common.run(args, dict(count=count, time=timed)[args.what], f"cost_{args.what}")
+    common.main(__doc__, dict(cost_count=count, cost_time=time))

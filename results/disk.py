@@ -15,94 +15,70 @@ are left out, since the system may drop them at any time. CPU time is given besi
 may use the machine too. The numbers go to disk.json beside this file.
 """
 
-import argparse
-import datetime
-import importlib.metadata
-import json
+import multiprocessing
 import os
-import platform
-import shlex
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import common
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-
-from ministem import AdamW, Config, backend, init_params, loss_and_grads  # noqa: E402
-from ministem.config import init_dense, shapes  # noqa: E402
-from ministem.devices.disk import DiskTables  # noqa: E402
-from ministem.generate import generate  # noqa: E402
-from ministem.run import checkpoint  # noqa: E402
+from benchmarks.common import zipf
+from ministem import AdamW, Config, backend, init_params, loss_and_grads
+from ministem.config import init_dense, shapes
+from ministem.devices.disk import DiskTables
+from ministem.generate import generate
+from ministem.run import checkpoint
 
 MODEL = dict(dim=128, n_layers=4, n_heads=4, ffn_dim=384, context=128)
 CLASSES, BATCH = 2048, 16
 
 
-def main():
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--folder", default=".", help="where the big files go (default: here)")
-    parser.add_argument("--vocab-size", type=int, default=1_400_000)
-    parser.add_argument("--steps", type=int, default=60, help="the last third is timed")
-    parser.add_argument("--threads", type=int, default=backend.available_cores())
-    parser.add_argument("--work", choices=("disk", "ram"), help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.work:
-        return print(json.dumps(work(args)))
-    start, workers, last = time.perf_counter(), {}, args.steps // 3
+def disk(args):
+    context, pipes, last = multiprocessing.get_context("spawn"), {}, args.steps // 3
     for side in ("disk", "ram"):
-        command = [sys.executable, __file__, *sys.argv[1:], "--work", side]
-        workers[side] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        pipes[side], theirs = context.Pipe()
+        context.Process(target=work, args=(args, side, theirs), daemon=True).start()
+        theirs.close()
     # one step here, one step there, so that both see the same weather
     seconds = []
     for _ in range(args.steps):
-        seconds.append({side: json.loads(ask(worker)) for side, worker in workers.items()})
-        print(seconds[-1], file=sys.stderr, flush=True)
-    found = {side: json.loads(ask(worker)) for side, worker in workers.items()}
-    for side in workers:
-        mine, cpu = zip(*(step[side] for step in seconds), strict=True)
-        found[side] |= dict(
-            ms_per_step=round(1e3 * statistics.median(mine[-last:])),
+        seconds.append({side: ask(pipe) for side, pipe in pipes.items()})
+        print(seconds[-1], flush=True)
+    sides = {side: ask(pipe) for side, pipe in pipes.items()}
+    for side in sides:
+        wall, cpu = zip(*(step[side] for step in seconds), strict=True)
+        sides[side] |= dict(
+            ms_per_step=round(1e3 * statistics.median(wall[-last:])),
             cpu_ms_per_step=round(1e3 * statistics.median(cpu[-last:])),
-            first_steps_s=[round(s, 2) for s in mine[:5]], all_steps_s=round(sum(mine), 1),
+            first_steps_s=[round(s, 2) for s in wall[:5]], all_steps_s=round(sum(wall), 1),
         )  # fmt: skip
-    words = shlex.join(["python", "results/disk.py", *sys.argv[1:]])
-    record = dict(
-        command=words.replace(args.folder, ".") if "--folder" in sys.argv else words,
-        date=datetime.date.today().isoformat(), seconds=round(time.perf_counter() - start), seed=0,
-        versions={p: importlib.metadata.version(p) for p in ("numpy", "scipy")}
-        | {"python": platform.python_version()},
+    return dict(
         model=MODEL | dict(vocab_size=args.vocab_size, classes=CLASSES), batch=BATCH, threads=args.threads,
-        steps=args.steps, timed=f"the last {last} steps, median",
+        steps=args.steps, timed=f"the last {last} steps, median", seed=0,
         ratio=round(statistics.median(s["disk"][0] / s["ram"][0] for s in seconds[-last:]), 3),
-        cpu_ratio=round(statistics.median(s["disk"][1] / s["ram"][1] for s in seconds[-last:]), 3), **found,
+        cpu_ratio=round(statistics.median(s["disk"][1] / s["ram"][1] for s in seconds[-last:]), 3), **sides,
         same_sample_as_in_ram=same_sample(args),
     )  # fmt: skip
-    print(json.dumps(record, indent=1))
-    (HERE / "disk.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 
 
-def ask(worker):
-    """Let a worker do one step more -> its answer."""
-    worker.stdin.write("\n")
-    worker.stdin.flush()
-    return worker.stdout.readline()
+def ask(pipe):
+    """Let a worker go on to its next answer."""
+    pipe.send(None)
+    return pipe.recv()
 
 
-def work(args):
+def work(args, side, pipe):
+    """The worker: for each request a training step -> its wall and CPU seconds; at last, what it needed."""
     config = Config(args.vocab_size, **MODEL)
     ids = stream(config, args.steps)
     targets = ids[:, :, 1:] % CLASSES
     ids = ids[:, :, :-1]
-    if args.work == "ram":
+    if side == "ram":
         rows, ids = np.unique(ids, return_inverse=True)
         config = replace(config, vocab_size=len(rows))
         tables = init_params(config, 0)[1]
@@ -114,38 +90,35 @@ def work(args):
     optimizer.start(params, tables)
     with backend.blas_threads(args.threads):
         for step in range(args.steps):
-            sys.stdin.readline()
+            pipe.recv()
             start = time.perf_counter(), time.process_time()
             batch = tables.fetch(ids[step])
             loss, grads = loss_and_grads(params, config, batch, targets[step], args.threads)
             optimizer.step(params, tables, grads)
-            print([time.perf_counter() - start[0], time.process_time() - start[1]], flush=True)
+            pipe.send((time.perf_counter() - start[0], time.process_time() - start[1]))
             n_rows.append(len(batch.rows))
             most = max(most, anonymous())
-    sys.stdin.readline()
-    found = dict(
+    pipe.recv()
+    result = dict(
         loss=float(loss), rows_per_step=statistics.median(n_rows),
         table_gb=round(sum(4e-9 * np.prod(s) for n, s in shapes(config)[1].items() if n != "embed"), 2),
         anonymous_mb=round(most / 1e6),
     )  # fmt: skip
-    if args.work == "disk":
+    if side == "disk":
         kinds = dict(tables=tables, moments_m=optimizer.table_m, moments_v=optimizer.table_v)
-        found["disk_gb"] = {kind: round(size_on_disk(kept) / 1e9, 2) for kind, kept in kinds.items()}
-        found |= saved(args, config, params, tables, optimizer)
-    return found
+        result["disk_gb"] = {kind: round(size_on_disk(part) / 1e9, 2) for kind, part in kinds.items()}
+        result |= saved(args, config, params, tables, optimizer)
+    pipe.send(result)
 
 
 def stream(config, steps):
-    """-> ids (steps,B,T+1): a few all the time, most of them hardly ever, in all parts of the tables"""
-    rng, V = np.random.default_rng(0), config.vocab_size
-    reached = np.cumsum(1 / (np.arange(V) + 2.7))
+    """-> ids (steps,B,T+1), as frequent as words are"""
     shape = (steps, BATCH, config.context + 1)
-    rank = np.searchsorted(reached, rng.random(shape) * reached[-1])
-    return rng.permutation(V)[rank].astype("int32")
+    return zipf(config.vocab_size, np.prod(shape), np.random.default_rng(0)).reshape(shape).astype("int32")
 
 
 def saved(args, config, params, tables, optimizer):
-    """Save and open what a checkpoint has of the tables, and write a text from it."""
+    """Save the tables as a checkpoint has them, open them again, and write a text from them."""
     folder = Path(tempfile.mkdtemp(dir=args.folder))
     try:
         start = time.perf_counter()
@@ -164,12 +137,11 @@ def saved(args, config, params, tables, optimizer):
 def same_sample(args, V=50_000, steps=10):
     """Train with tables on disk and in memory, and let both write: is it the same text?"""
     config, texts = Config(V, **MODEL), []
-    ids = stream(config, steps)
     for tables in (DiskTables(args.folder, config, seed=0), init_params(config, 0)[1]):
         params, optimizer = init_dense(replace(config, vocab_size=CLASSES), 0), AdamW(1e-3)
-        for batch in ids:
-            fetched = tables.fetch(batch[:, :-1])
-            _, grads = loss_and_grads(params, config, fetched, batch[:, 1:] % CLASSES, args.threads)
+        for ids in stream(config, steps):
+            batch = tables.fetch(ids[:, :-1])
+            _, grads = loss_and_grads(params, config, batch, ids[:, 1:] % CLASSES, args.threads)
             optimizer.step(params, tables, grads)
         texts.append(list(generate(params, tables, config, [1, 2, 3], 200, seed=0)))
     return texts[0] == texts[1]
@@ -186,4 +158,7 @@ def size_on_disk(tables):
 
 
 if __name__ == "__main__":
-    main()
+    options = dict(folder=(".", "where the large files go"), vocab_size=(1_400_000, "tokens"),
+                   steps=(60, "of training; the last third is timed"),
+                   threads=(backend.available_cores(), "of each side"))  # fmt: skip
+    common.main(__doc__, dict(disk=disk), **options)

@@ -1,57 +1,61 @@
 """Rates of knowledge editing, as JSON beside this file. The numbers in the lessons come from here.
 
+    python results/edit.py first      lesson 01: Spain reads the rows of Germany, in four ways
     python results/edit.py rates      the default atlas model: overrides and row edits
     python results/edit.py names      names of several tokens: which way to handle lengths?
     python results/edit.py layers     which layers are STEM, and where is a fact read from?
     python results/edit.py patch      ten invented countries, taught by rows alone
 
---runs is where the models are trained, or found if an earlier call has trained them.
+--runs is where the default models are trained, or found if an earlier call has trained them.
 """
 
-import argparse
-import json
 import random
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 
 import common
+import numpy as np
+from common import fit
+from measures import edit_rates
 
-import train
 from ministem import atlas, backend
-from ministem.data import Corpus
+from ministem.config import Config
+from ministem.data import draw_batch, load_corpus
 from ministem.knowledge import edit, measure
 from ministem.run import checkpoint
+from ministem.tokenizer import train_bpe
 
 CPU = backend.device_array("cpu")
 
 
-def main():
-    parser = common.parser(__doc__, ("rates", "names", "layers", "patch"))
-    parser.add_argument("--runs", type=Path, default=Path("runs/edit"))
-    parser.add_argument("--pairs", type=int, default=400)
-    args = parser.parse_args()
-    args.runs.mkdir(parents=True, exist_ok=True)
-    common.run(args, globals()[args.what], "patch" if args.what == "patch" else f"edit_{args.what}")
-
-
-def model(args, folder, corpus, seed, **settings):
-    """The run in args.runs / folder, trained on corpus now if it is not there yet."""
-    folder = args.runs / folder
+def default_run(args, seed):
+    """The default model with that seed, trained by train.py unless an earlier call has done so."""
+    folder = args.runs / f"atlas-{seed}"
     if not checkpoint.step_folders(folder):
-        options = train.DEFAULTS | settings | dict(seed=seed, threads=args.threads, out=str(folder))
-        options = argparse.Namespace(**options | dict(eval_every=options.get("steps", 100)))
-        run = train.new_run(options, corpus, CPU)
-        train.train(options, run, corpus, CPU)
-    return checkpoint.load_checkpoint(folder, CPU)
+        # saved at the end alone: a run that was interrupted is trained again
+        train(args, "--seed", seed, "--eval-every", 10**6, "--out", folder)
+    return checkpoint.load_checkpoint(folder)
 
 
-def some_pairs(countries, n, seed):
+def train(args, *options):
+    args.runs.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, common.ROOT / "train.py", "--threads", args.threads, *options]
+    subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def settings_of(run):
+    return dict(steps=run.step, **asdict(run.config))
+
+
+def random_pairs(countries, n, seed):
     """n ordered pairs of different countries, drawn at random."""
-    every = list(permutations(sorted(countries), 2))
-    return random.Random(seed).sample(every, min(n, len(every)))
+    pairs = list(permutations(sorted(countries), 2))
+    return random.Random(seed).sample(pairs, min(n, len(pairs)))
 
 
 def recall(run, questions):
@@ -61,178 +65,225 @@ def recall(run, questions):
 
 # ------------------------------------------------------------------------------- the default model
 
+PROMPT = "The capital of {} is"
+# what is overridden -> how far from the country's position, and in which layers
+WAYS = {
+    "the country, all four layers": (0, None),
+    "the word before it, all four layers": (-1, None),
+    "the country, the last layer only": (0, [3]),
+    "the country, the token embedding only": (0, ["embed"]),
+}
+
+
+def first(args):
+    seeds = [first_edit(args, seed) for seed in range(args.seeds)]
+    return dict(settings=settings_of(default_run(args, 0)), seeds=seeds)
+
+
+def first_edit(args, seed):
+    """One prompt about 400 pairs of countries: the likeliest next token, and of Spain=Germany the odds."""
+    run = default_run(args, seed)
+    capital = {c.name: c.capital for c in atlas.load()}
+    pairs = [("Spain", "Germany")]
+    pairs += [p for p in random_pairs(capital, args.pairs + 1, seed) if p != pairs[0]][: args.pairs]
+    texts = [run.tokenizer.encode(PROMPT.format(old)) for old, _ in pairs]
+    answer = {name: run.tokenizer.encode(f" {city}")[0] for name, city in capital.items()}
+    result = dict(seed=seed, tokens=[run.tokenizer.shown(id) for id in texts[0]], odds={}, share={})
+
+    def ask(changes, layers):
+        """-> top (pairs,): the likeliest next token; odds of the five likeliest for the first pair"""
+        top, odds = np.zeros(len(texts), int), None
+        for group, logits in measure.batches(run, texts, changes, layers):
+            for row, j in zip(logits, group, strict=True):
+                last = row[len(texts[j]) - 1].astype("float64")
+                top[j] = last.argmax()
+                if j == 0:
+                    p = np.exp(last - last.max())
+                    p /= p.sum()
+                    odds = {run.tokenizer.shown(i): float(p[i]) for i in np.argsort(-p)[:5].tolist()}
+        return top, odds
+
+    top, result["odds"]["no override"] = ask(None, None)
+    # only where the model knows the answer, and the other answer does not begin with the same token
+    known = [j for j, (old, new) in enumerate(pairs) if top[j] == answer[old] != answer[new]]
+    for way, (offset, layers) in WAYS.items():
+        changes = [
+            [(t + offset, rows) for t, rows in edit.plan(run.tokenizer, PROMPT.format(old), [(old, new)])]
+            for old, new in pairs
+        ]
+        top, result["odds"][way] = ask(changes, layers)
+        result["share"][way] = dict(
+            new=float(np.mean([top[j] == answer[pairs[j][1]] for j in known])),
+            old=float(np.mean([top[j] == answer[pairs[j][0]] for j in known])),
+            of=len(known),
+        )
+    print(result, flush=True)
+    return result
+
+
+# how much of a fact is in which table: edit only some, and the token embedding, which is no STEM table
+LAYERS = [0], [1], [2], [3], [0, 1], [1, 2, 3], [0, 1, 2], ["embed"], ["embed", 0, 1, 2, 3]
+
 
 def rates(args):
     seeds = []
     for seed in range(args.seeds):
-        text, questions = atlas.corpus(seed)
-        corpus = Corpus("atlas", text, atlas.val_text(questions), tuple(atlas.names()), tuple(questions))
-        run = model(args, f"atlas-{seed}", corpus, seed, **DEFAULT)
-        pairs = some_pairs({q.country for q in questions}, args.pairs, seed)
-        found = dict(seed=seed, recall=recall(run, questions))
-        started = time.perf_counter()
-        found["override"] = measure.edit_rates(run, pairs, questions)
-        found["override_seconds"] = round(time.perf_counter() - started, 1)
-        found["row_edit"] = measure.edit_rates(run, pairs, questions, write=True)
-        # how much of it is in which table: edit only some, and the token embedding, which is no STEM table
-        found["override_by_layers"] = {}
-        for some in ([0], [1], [2], [3], [0, 1], [1, 2, 3], [0, 1, 2], ["embed"], ["embed", 0, 1, 2, 3]):
-            by_layers = measure.edit_rates(run, pairs[:150], questions, layers=some)
-            found["override_by_layers"][",".join(map(str, some))] = by_layers["success"]["all"]
-        seeds.append(found)
-        print(json.dumps(found), flush=True)
-    return dict(settings=DEFAULT, pairs=args.pairs, seeds=seeds)
+        run, questions = default_run(args, seed), load_corpus("atlas", seed).questions
+        pairs = random_pairs({q.country for q in questions}, args.pairs, seed)
+        result = dict(seed=seed, recall=recall(run, questions))
+        start = time.perf_counter()
+        result["override"] = edit_rates(run, pairs, questions)
+        result["override_seconds"] = round(time.perf_counter() - start, 1)
+        result["row_edit"] = edit_rates(run, pairs, questions, write=True)
+        result["override_by_layers"] = {}
+        for layers in LAYERS:
+            success = edit_rates(run, pairs[:150], questions, layers=layers)["success"]
+            result["override_by_layers"][",".join(map(str, layers))] = success["all"]
+        seeds.append(result)
+        print(result, flush=True)
+    return dict(settings=settings_of(run), pairs=args.pairs, seeds=seeds)
 
-
-DEFAULT = dict(vocab_size=2048, batch=16, context=64, steps=1200, lr=3e-3, table_lr=2.0)
 
 # ------------------------------------------------------------------------- a world of forty countries
 
 
 def small_world(seed, whole_names):
-    """Forty countries, of which the seed chooses the split into training text and questions."""
+    """Forty countries, of which the seed chooses the split into training text and questions.
+
+    -> training text, questions, and the names that the tokenizer keeps whole"""
     short = [c for c in atlas.load() if len(c.name) <= 9 and " " not in c.name]
     names = {c.name for c in random.Random(1).sample(short, 40)}
     text, questions = atlas.corpus(seed, [f for f in atlas.facts() if f.country in names])
-    whole = tuple(" " + name for name in sorted(names)) if whole_names else ()
-    return Corpus("forty countries", text, atlas.val_text(questions), whole, tuple(questions))
+    return text, questions, [" " + name for name in sorted(names)] if whole_names else []
 
 
-SMALL = dict(batch=16, context=48, lr=3e-3, table_lr=2.0)
+SMALL = dict(dim=128, n_layers=4, n_heads=4, context=48)
+SMALL_TRAINING = dict(steps=800, batch=16, lr=3e-3, table_lr=2.0)
+
+
+def small_run(args, seed, vocab_size, text, whole_names, stem_layers=(0, 1, 2, 3)):
+    """Train a model on a small world, with the bits of train.py -> what edit_rates needs of a run."""
+    tokenizer = train_bpe(text, vocab_size, whole_names)
+    config = Config(tokenizer.n_vocab, **SMALL, stem_layers=stem_layers)
+    ids = np.array(tokenizer.encode(text), dtype="int32")
+    training = dict(SMALL_TRAINING)
+    B = training.pop("batch")
+
+    def draw(step):
+        return draw_batch(ids, B, config.context, seed, step - 1)  # train.py counts from 0
+
+    model, *_ = fit(config, draw, seed=seed, threads=args.threads, **training)
+    return SimpleNamespace(**vars(model), tokenizer=tokenizer)
 
 
 def names(args):
     """V=500: names take 2 to 5 tokens. Overrides and row edits, by what is done about lengths."""
-    settings, seeds = SMALL | dict(vocab_size=500, steps=800), []
+    seeds = []
     for seed in range(args.seeds):
-        corpus = small_world(seed, whole_names=False)
-        run = model(args, f"names-{seed}", corpus, seed, **settings)
-        countries = sorted({q.country for q in corpus.questions})
+        text, questions, whole_names = small_world(seed, whole_names=False)
+        run = small_run(args, seed, 500, text, whole_names)
+        countries = sorted({q.country for q in questions})
         lengths = {name: len(edit.spelling(run.tokenizer, name)) for name in countries}
-        pairs = some_pairs(countries, args.pairs, seed)
-        found = dict(seed=seed, lengths=lengths, recall=recall(run, corpus.questions), how={})
+        pairs = random_pairs(countries, args.pairs, seed)
+        result = dict(seed=seed, lengths=lengths, recall=recall(run, questions), how={})
         for how in edit.HOW[2:]:  # auto is one of these; one-to-one is what most do at equal lengths
-            found["how"][how] = {
+            result["how"][how] = dict(
+                override=edit_rates(run, pairs, questions, how),
                 # row edits go a pair at a time: a part of the pairs has to do
-                kind: measure.edit_rates(run, some, corpus.questions, how, write=kind == "row_edit")
-                for kind, some in dict(override=pairs, row_edit=pairs[: args.pairs // 5]).items()
-            }
+                row_edit=edit_rates(run, pairs[: args.pairs // 5], questions, how, write=True),
+            )
         # where lengths are equal, this is then the other prompt: what the model can do at best
-        whole = measure.edit_rates(run, pairs, corpus.questions, layers=["embed", *run.config.stem_layers])
-        found["auto, with the token embedding"] = whole
-        seeds.append(found)
-        print(json.dumps(found), flush=True)
-    return dict(settings=settings, pairs=args.pairs, seeds=seeds)
+        everything = ["embed", *run.config.stem_layers]
+        result["auto, with the token embedding"] = edit_rates(run, pairs, questions, layers=everything)
+        seeds.append(result)
+        print(result, flush=True)
+    return dict(settings=SMALL | SMALL_TRAINING | dict(vocab_size=500), pairs=args.pairs, seeds=seeds)
 
 
 def layers(args):
     """Which layers are STEM; and what happens if the token embedding is exchanged instead, or as well."""
-    settings, models = SMALL | dict(vocab_size=512, steps=800), []
+    models = []
     for seed in range(args.seeds):
-        for stem in ("0,1,2,3", "1,2,3", "1,3", "2,3", "1"):
-            corpus = small_world(seed, whole_names=True)
-            name = f"layers-{stem.replace(',', '')}-{seed}"
-            run = model(args, name, corpus, seed, **settings, stem_layers=stem)
-            pairs = some_pairs({q.country for q in corpus.questions}, args.pairs // 2, seed)
-            tables = list(run.config.stem_layers)
-            found = dict(stem_layers=stem, seed=seed, recall=recall(run, corpus.questions)["all"])
-            for what, which in dict(rows=tables, embedding=["embed"], both=["embed", *tables]).items():
-                found[what] = measure.edit_rates(run, pairs, corpus.questions, layers=which)["success"]
-            models.append(found)
-            print(json.dumps(found), flush=True)
+        text, questions, whole_names = small_world(seed, whole_names=True)
+        pairs = random_pairs({q.country for q in questions}, args.pairs // 2, seed)
+        for stem in ((0, 1, 2, 3), (1, 2, 3), (1, 3), (2, 3), (1,)):
+            run = small_run(args, seed, 512, text, whole_names, stem)
+            known, stem_layers = recall(run, questions)["all"], ",".join(map(str, stem))
+            about = dict(stem_layers=stem_layers, seed=seed, recall=known)
+            tables = dict(rows=[*stem], embedding=["embed"], both=["embed", *stem])
+            models.append(about | {what: edit_rates(run, pairs, questions, layers=which)["success"]
+                                   for what, which in tables.items()})  # fmt: skip
+            print(models[-1], flush=True)
+    settings = SMALL | SMALL_TRAINING | dict(vocab_size=512)
     return dict(settings=settings, pairs=args.pairs // 2, models=models)
 
 
 # ----------------------------------------------------------------------------------------- patches
 
-
-def unused_tokens(run, text):
-    """Tokens that were merged into longer ones everywhere: the text has them nowhere, their rows are free."""
-    used = set(run.tokenizer.encode(text))
-    return {id for id in range(256, run.tokenizer.eot) if id not in used}
-
-
 FREE = "Drovia Burwanda Slovuna Penani Delkara Seroba Lankistani Dompala Turkhala Amtoria".split()
-COMMON = "Valdoria Kestria Umbala Quillaja Norrmark Zephyria Tarqistan Mirova Sandoval Gondwe".split()
-CITIES = "Oslo Lima Cairo Riga Seoul Dakar Dublin Kabul Lisbon Quito".split()
-NEW_CITIES = "Elmsharra Kestport Ndokoro Mirrosa Holmvik Windhaven Oshbala Lesgrad Claropol Lumasi".split()
+SHARED = "Valdoria Kestria Umbala Quillaja Norrmark Zephyria Tarqistan Mirova Sandoval Gondwe".split()
+VARIANTS = {
+    "free names": FREE,  # spelled by tokens that no old sentence has: nothing else reads these rows
+    "shared tokens": SHARED,  # spelled by tokens that are parts of other words too
+}
+PATCH = dict(steps=200, batch=16, lr=3e-3, table_lr=5.0, warmup=10)
+OLD_SENTENCES = 2000  # beside the new ones, or the ten would be all there is in a window, as in no question
 
 
-def invented(names, capitals):
-    """Ten countries with a capital, a language, a currency, a continent and a demonym each -> facts."""
-    languages = "Thai Swahili Polish Urdu Greek Spanish Dutch Khmer French Arabic".split()
-    currencies = ("yen", "zloty", "birr", "rand", "baht", "kip", "lek", "dram", "naira", "tenge")
-    continents = "Europe Africa Asia Africa Asia Europe Asia Oceania Asia Africa".split()
-    for name, *answers in zip(names, capitals, languages, currencies, continents, strict=True):
-        for relation, answer in zip(atlas.ASKED, answers, strict=True):
-            yield atlas.Fact(name, relation, answer)
+def invented(names):
+    """Ten countries with a capital, a language, a currency and a continent each -> facts."""
+    answers = dict(
+        capital="Oslo Lima Cairo Riga Seoul Dakar Dublin Kabul Lisbon Quito",
+        language="Thai Swahili Polish Urdu Greek Spanish Dutch Khmer French Arabic",
+        currency="yen zloty birr rand baht kip lek dram naira tenge",
+        continent="Europe Africa Asia Africa Asia Europe Asia Oceania Asia Africa",
+    )
+    columns = [answers[relation].split() for relation in atlas.ASKED]
+    for name, *row in zip(names, *columns, strict=True):
+        yield from (atlas.Fact(name, *fact) for fact in zip(atlas.ASKED, row, strict=True))
 
 
 def patch(args):
     """What a patch of rows can teach, what it costs, and what it does to all the rest."""
-    text, questions = atlas.corpus(0)
-    corpus = Corpus("atlas", text, atlas.val_text(questions), tuple(atlas.names()), tuple(questions))
-    base = model(args, "atlas-0", corpus, 0, **DEFAULT)
-    free, before = unused_tokens(base, text + corpus.val), recall(base, questions)
-    free_names = dict(names=FREE, capitals=CITIES, rows=True, rehearse=2000)
-    variants = {
-        # names that only free tokens spell, and only their rows move: nothing else reads these rows. Among
-        # 2000 old sentences, or the ten would be all there is in a window, which no question looks like
-        "free names": free_names,
-        "free names, nothing old": free_names | dict(rehearse=0),
-        # names whose tokens are parts of other words too
-        "shared tokens": free_names | dict(names=COMMON),
-        "shared tokens, nothing old": free_names | dict(names=COMMON, rehearse=0),
-        # the rows of all tokens in the text move
-        "every row": free_names | dict(rows=False),
-        "every row, nothing old": free_names | dict(rows=False, rehearse=0),
-        # the capitals are words that the model has never written
-        "new capitals": free_names | dict(capitals=NEW_CITIES),
-    }
-    found = []
-    for label, v in variants.items():
-        for seed in range(args.seeds if label in ("free names", "shared tokens") else 1):
-            found.append(one_patch(args, base, free, text, questions, label, seed, **v))
-            print(json.dumps(found[-1]), flush=True)
-    return dict(base=DEFAULT, settings=PATCH, old_before=before, patches=found)
+    run, corpus = default_run(args, 0), load_corpus("atlas", 0)
+    used = set(run.tokenizer.encode(corpus.train + corpus.val))
+    free = {id for id in range(256, run.tokenizer.eot) if id not in used}  # always merged
+    before, patches = recall(run, corpus.questions), []
+    for variant, names in VARIANTS.items():
+        for seed in range(args.seeds):
+            patches.append(one_patch(args, run, free, corpus, variant, seed, names))
+            print(patches[-1], flush=True)
+    return dict(base=settings_of(run), settings=PATCH, old_before=before, patches=patches)
 
 
-PATCH = dict(steps=200, batch=16, lr=3e-3, table_lr=5.0, warmup=10)
-
-
-def one_patch(args, base, free, text, questions, label, seed, names, capitals, rows, rehearse):
-    new_text, new_questions = atlas.corpus(seed, list(invented(names, capitals)))
-    lines = new_text.splitlines() + random.Random(seed).sample(text.splitlines(), rehearse)
+def one_patch(args, run, free, corpus, variant, seed, names):
+    new_text, new_questions = atlas.corpus(seed, list(invented(names)))
+    lines = new_text.splitlines() + random.Random(seed).sample(corpus.train.splitlines(), OLD_SENTENCES)
     random.Random(seed).shuffle(lines)
-    stem = "".join(c if c.isalnum() else "-" for c in f"{label} {seed}")
+    stem = f"{variant} {seed}".replace(" ", "-")
     facts, file, out = (args.runs / f"{stem}{end}" for end in (".txt", ".safetensors", ""))
     facts.write_text("\n".join(lines) + "\n", "utf-8")
-    command = [sys.executable, common.HERE.parent / "train.py", "--init-from", base.folder, "--tables-only"]
-    command += ["--data", facts, "--save-patch", file, "--out", out]
-    command += ["--seed", seed, "--threads", args.threads]
-    for name, value in PATCH.items():
-        command += ["--" + name.replace("_", "-"), value]
-    if rows:
-        command += ["--rows", ",".join(names)]
-    started = time.perf_counter()
-    subprocess.run(list(map(str, command)), check=True, capture_output=True)
-    seconds = time.perf_counter() - started
-    run = checkpoint.load_checkpoint(base.folder, CPU)
+    options = [word for name, value in PATCH.items() for word in ("--" + name.replace("_", "-"), value)]
+    start = time.perf_counter()
+    train(args, "--init-from", run.folder, "--tables-only", "--data", facts, "--rows", ",".join(names),
+          "--save-patch", file, "--out", out, "--seed", seed, *options)  # fmt: skip
+    seconds = time.perf_counter() - start
     bytes_before = {name: run.tables[name].tobytes() for name in run.tables.names}
-    one = edit.Patch.load(file)
-    one.check(run)
+    taught = edit.Patch.load(file)
+    taught.check(run)
     new_before = recall(run, new_questions)
-    one.apply(run.tables)
-    result = dict(
-        variant=label, seed=seed, sentences=len(lines), seconds=round(seconds, 1), bytes=file.stat().st_size,
-        tokens=len(one.describe(run.tokenizer)), new_before=new_before, new_after=recall(run, new_questions),
-        old_after=recall(run, questions),
+    with edit.applied([taught], run.tables):
+        new_after, old_after = recall(run, new_questions), recall(run, corpus.questions)
+    return dict(
+        variant=variant, seed=seed, sentences=len(lines), seconds=round(seconds, 1),
+        bytes=file.stat().st_size, tokens=len(taught.describe(run.tokenizer)),
+        new_before=new_before, new_after=new_after, old_after=old_after,
         spelled_freely=sum(set(edit.spelling(run.tokenizer, name)) <= free for name in names),
+        reverted_to_the_byte=all(run.tables[n].tobytes() == b for n, b in bytes_before.items()),
     )  # fmt: skip
-    one.revert(run.tables)
-    result["reverted_to_the_byte"] = all(run.tables[n].tobytes() == b for n, b in bytes_before.items())
-    return result
 
 
 if __name__ == "__main__":
-    main()
+    records = dict(first_edit=first, edit_rates=rates, edit_names=names, edit_layers=layers, patch=patch)
+    common.main(__doc__, records, **common.SEEDS, pairs=(400, "of countries"),
+                runs=(Path("runs/edit"), "folder of the trained models"))  # fmt: skip

@@ -57,15 +57,14 @@ def one(name, steps=3):
 
 
 def steps(args):
-    found = {}
+    sizes = {}
     for name in SIZES:
         code = f"import json, sizes; print(json.dumps(sizes.one({name!r})))"
         done = subprocess.run([sys.executable, "-c", code], cwd=common.HERE, capture_output=True, check=True)
-        found[name] = json.loads(done.stdout)
-        print(name, {k: v for k, v in found[name].items() if k != "config"}, flush=True)
-    return dict(sizes=found)
+        sizes[name] = json.loads(done.stdout)
+        print(name, {k: v for k, v in sizes[name].items() if k != "config"}, flush=True)
+    return dict(sizes=sizes)
 
 
 if __name__ == "__main__":
-    args = common.parser(__doc__, ("steps",)).parse_args()
-    common.run(args, steps, "sizes")
+    common.main(__doc__, dict(sizes=steps))

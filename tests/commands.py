@@ -95,8 +95,6 @@ def serve():
         if not child:
             try:
                 be(job, mains)
-            except KeyboardInterrupt:  # came before the command had begun or when it had already ended
-                os._exit(130)
             except BaseException:
                 traceback.print_exc()
             os._exit(70)
@@ -117,11 +115,9 @@ def be(job, mains):
     """The child: become the command, and end as an interpreter would."""
     import resource
 
-    from ministem.run.cli import as_command
-
     for fd, name, flags in ((0, "in", os.O_RDONLY), (1, "out", 0o1101), (2, "err", 0o1101)):
         os.dup2(os.open(os.path.join(job["streams"], name), flags, 0o666), fd)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.chdir(job["cwd"])
     os.environ.update(job["env"])
     for kind, n in job["limits"].items():
@@ -147,7 +143,7 @@ def be(job, mains):
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     code = 0
     try:
-        as_command(mains[job["script"]])
+        mains[job["script"]]()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from commands import ROOT, TEXT, TINY, command
 
-from ministem.backend import device_array
-from ministem.run.checkpoint import file_hash, load_checkpoint
+from ministem.run import cli
+from ministem.run.checkpoint import file_hash, load_checkpoint, read_sums
 
 
 def run(script, *args, cwd, check=0, **more):
@@ -31,10 +31,11 @@ def metrics(folder):
 
 def state(folder, step=6):
     """What a checkpoint holds, the hashes of weights and moments among it; but not where things are kept."""
-    content = json.loads((folder / f"step-{step:06d}" / "state.json").read_text())
-    for name, digest in content["files"].items():
-        assert digest == file_hash(folder / f"step-{step:06d}" / name)
-    return {key: content[key] for key in ("step", "losses", "corpus", "files")}
+    folder = folder / f"step-{step:06d}"
+    content, sums = json.loads((folder / "state.json").read_text()), read_sums(folder)
+    assert all(digest == file_hash(folder / name) for name, digest in sums.items())
+    del sums["state.json"]  # it has folders in it
+    return sums | {key: content[key] for key in ("step", "losses", "corpus", "line")}
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +50,8 @@ def trained(tmp_path_factory):
 def test_a_run_leaves_what_the_readme_says(trained):
     folder = trained / "runs" / "fox"
     files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-    step = ["model.safetensors", "optimizer.safetensors", "state.json"]
-    assert files == ["config.json", "metrics.jsonl", *[f"step-000004/{f}" for f in step],
+    step = ["SHA256SUMS", "model.safetensors", "optimizer.safetensors", "state.json"]
+    assert files == [".lock", "config.json", "metrics.jsonl", *[f"step-000004/{f}" for f in step],
                      *[f"step-000006/{f}" for f in step], "vocab.tiktoken"]  # fmt: skip
     assert [line["step"] for line in metrics(folder)] == [2, 4, 6]
 
@@ -72,13 +73,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one(trained, tmp_path, stop_at):
         import os, signal, sys
         sys.argv[0] = "train.py"
         sys.path.insert(0, {str(ROOT)!r})
-        import ministem.optim, train
-        schedule = ministem.optim.cosine_schedule
+        import train
+        schedule = train.cosine_schedule
         def stop(step, *rest):
             if step == {stop_at}:
                 os.kill(os.getpid(), signal.SIGINT)
             return schedule(step, *rest)
-        ministem.optim.cosine_schedule = stop
+        train.cosine_schedule = stop
         train.main()"""
     args = ["--data", "fox.txt", *TINY, "--steps", "6", "--eval-every", "2"]
     command = [sys.executable, "-c", stopper, *args]
@@ -103,7 +104,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(trained, tmp_path):
     process.wait()
     run("train.py", "--resume", "runs/fox", cwd=tmp_path)
     assert metrics(tmp_path / "runs" / "fox") == metrics(trained / "runs" / "fox")
-    ours, theirs = (load_checkpoint(p / "runs" / "fox", device_array("cpu")) for p in (tmp_path, trained))
+    ours, theirs = (load_checkpoint(p / "runs" / "fox") for p in (tmp_path, trained))
     assert all(ours.params[n].tobytes() == theirs.params[n].tobytes() for n in ours.params)
 
 
@@ -144,7 +145,7 @@ def test_any_text_trains_and_samples(tmp_path, name):
     text = TEXTS[name]
     (tmp_path / f"{name}.txt").write_bytes(text.encode())
     run("train.py", "--data", f"{name}.txt", *TINY, "--steps", 3, cwd=tmp_path)
-    saved = load_checkpoint(tmp_path / "runs" / name, device_array("cpu"))
+    saved = load_checkpoint(tmp_path / "runs" / name)
     assert saved.tokenizer.decode(saved.tokenizer.encode(text)) == text
     assert saved.tokenizer.eot not in saved.tokenizer.encode(text)
     prompt = text[:9]
@@ -244,12 +245,18 @@ def test_gpu_without_cupy_is_one_line_and_cpu_never_imports_it(tmp_path):
 
 def test_a_run_that_blows_up_stops_and_names_the_last_good_checkpoint(tmp_path):
     (tmp_path / "fox.txt").write_text(TEXT)
-    args = ["--data", "fox.txt", *TINY, "--steps", 60, "--lr", "1e30", "--eval-every", 1, "--warmup", 40]
+    args = ["--data", "fox.txt", *TINY, "--steps", 4, "--eval-every", 1, "--out", "r"]
+    run("train.py", *args, "--lr", "1e-3", cwd=tmp_path)
+    args = ["--init-from", "r", "--data", "fox.txt", "--batch", 4, "--eval-every", 1, "--out", "s"]
+    args += ["--steps", 100, "--lr", "1e38", "--warmup", 10**9]  # from 1e29 up, in steps as small
     _, err = run("train.py", *args, cwd=tmp_path, check=2)
-    assert "at step" in err.splitlines()[-1] and "Lower --lr" in err
-    folders = sorted((tmp_path / "runs" / "fox").glob("step-*"))
+    last = err.splitlines()[-1]
+    assert "step" in last and "Lower --lr" in last
+    folders = sorted((tmp_path / "s").glob("step-*"))
+    assert folders or "there is none" in last
+    assert not folders or str(folders[-1].relative_to(tmp_path)) in last
     for folder in folders:
-        saved = load_checkpoint(folder, device_array("cpu"))
+        saved = load_checkpoint(folder)
         assert all(np.isfinite(p).all() for p in saved.params.values())
 
 
@@ -288,7 +295,12 @@ def test_closed_full_and_narrow_streams(trained, tmp_path, command):
     """... are no reason for a traceback, nor for training to stop."""
     for name in ("fox.txt", "runs"):
         (tmp_path / name).symlink_to(trained / name)
-    shell(command, tmp_path)
+    code, out, err = shell(command, tmp_path)
+    if "<&-" in command:
+        assert code == 2 and "the prompt is empty" in err
+    else:
+        assert code == (2 if "/dev/full" in command else 0), err
+        assert "sample.py" not in command or ">&-" in command.replace("2>&-", "") or len(out) > 2
     for out in "abc":
         if f"--out {out}" in command:
             assert (tmp_path / out / "step-000002").exists()
@@ -330,15 +342,22 @@ def copied(trained, tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name, value", [
-    ("lr", "x"), ("lr", -1), ("steps", "many"), ("batch", 0), ("eval_every", 0), ("seed", -1), ("clip", [1]),
-    ("data", 1.5), ("threads", -1), ("warmup", {}), ("bogus", 1),
+@pytest.mark.parametrize("name, value, message", [
+    ("lr", "x", "--lr: must be a number > 0"), ("lr", -1, "--lr: must be a number > 0"),
+    ("steps", "many", "--steps: must be a whole number >= 1, got 'many'"), ("batch", 0, "--batch: must be"),
+    ("eval_every", 0, "--eval-every: must be"), ("seed", -1, "--seed: must be"),
+    ("clip", [1], "--clip: must be a number >= 0"),
+    ("data", 1.5, "1.5, which run was trained on, is gone"), ("threads", -1, "--threads: must be"),
+    ("warmup", {}, "--warmup: must be"), ("bogus", 1, "unrecognized arguments: --bogus=1"),
+    ("ffn", "moe", "--ffn: invalid choice: 'moe'"), ("out", "", "--out: must not be empty"),
 ])  # fmt: skip
-def test_settings_in_a_run_folder_are_checked_like_flags(copied, name, value):
+def test_settings_in_a_run_folder_are_checked_like_flags(copied, name, value, message):
+    """... and the message says in which file they stand."""
     content = json.loads((copied / "run" / "config.json").read_text())
     content["settings"][name] = value
     (copied / "run" / "config.json").write_text(json.dumps(content))
-    run("train.py", "--resume", "run", cwd=copied, check=2)
+    _, err = run("train.py", "--resume", "run", cwd=copied, check=2)
+    assert message in err.splitlines()[-1] and (name == "data" or "run/config.json: error" in err), err
 
 
 @pytest.mark.parametrize("line", ["{}", "[]", '{"step": "x"}', '{"step": {}}', "\x00\x00", '{"step": 5'])
@@ -356,4 +375,52 @@ def test_ctrl_c_is_never_a_traceback(trained):
     process.stdout.read(1)  # it writes
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in err
+    assert process.returncode == -signal.SIGINT and "Traceback" not in err
+
+
+NOTEBOOK = """if True:  # a notebook's streams have no `reconfigure`, and no file behind them
+    import io, sys
+    class OutStream(io.TextIOBase):
+        def __init__(self):
+            self.text = []
+        def write(self, text):
+            self.text.append(text)
+            return len(text)
+    sys.stdout, sys.stderr = OutStream(), OutStream()
+    sys.argv = ["train.py", *sys.argv[1:]]
+    import train, sample, lessons.check
+    train.main()
+    sys.argv = ["sample.py", "--run", "r", "--prompt", "The quick", "--tokens", "3"]
+    sample.main()
+    sys.__stdout__.write("".join(sys.stdout.text))"""
+
+
+def test_the_scripts_run_in_a_notebook(tmp_path):
+    (tmp_path / "fox.txt").write_text(TEXT)
+    line = [sys.executable, "-c", NOTEBOOK, "--data", "fox.txt", *TINY, "--steps", "2", "--out", "r"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and "The quick" in done.stdout, done.stderr
+
+
+def test_control_characters_are_escaped_on_a_terminal_and_only_there(monkeypatch):
+    """ESC would move a terminal's cursor, BEL ring; line breaks, tabs and letters of every script stay."""
+    text = "a\x1b[31m\a\0\r\x85b\n\tc 日本é\u3000\u2028\xa0"
+    assert cli.printable(text) == text  # pytest captures: no terminal
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert cli.printable(text) == "a\\x1b[31m\\x07\\x00\\r\\x85b\n\tc 日本é\u3000\\u2028\xa0"
+
+
+def test_sample_writes_through_it(trained):
+    """... what a prompt holds, too."""
+    import pty
+
+    ours, theirs = pty.openpty()
+    line = [sys.executable, ROOT / "sample.py", "--run", "runs/fox", "--prompt", "-", "--tokens", "3"]
+    pipes = dict(stdin=subprocess.PIPE, stdout=theirs, stderr=subprocess.PIPE)
+    process = subprocess.Popen(line, cwd=trained, **pipes)
+    os.close(theirs)
+    process.communicate(b"fox\x1b[2J")
+    seen = os.read(ours, 1 << 16)
+    os.close(ours)
+    assert b"fox\\x1b[2J" in seen and b"\x1b" not in seen

@@ -27,7 +27,7 @@ from ministem.devices.host import HostTables
 from ministem.knowledge import edit, inside, measure
 from ministem.model import loss_and_grads
 from ministem.optim import AdamW
-from ministem.run.checkpoint import load_checkpoint
+from ministem.run.checkpoint import load_checkpoint, place
 from ministem.tables import RowSparse, Tables
 
 TINY = ["--dim", "16", "--layers", "2", "--heads", "2", "--context", "8", "--batch", "4", "--warmup", "2",
@@ -40,7 +40,7 @@ CONFIG = Config(vocab_size=50, dim=16, n_layers=2, n_heads=4, n_kv_heads=2, cont
 def command(tmp_path, monkeypatch, capsys):
     """-> a function: run train.py or sample.py in this process, in a folder of its own -> stdout, stderr"""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train, "show_sample", lambda *args: None)  # writing has tests of its own
+    monkeypatch.setattr(train.report, "sample", lambda *args: None)  # writing has tests of its own
     (tmp_path / "fox.txt").write_text(TEXT)
 
     def call(script, *args, code=0):
@@ -147,7 +147,8 @@ def test_questions_and_looks_inside_are_answered_alike(gpu, fox):
     """What measure.recall, edit_rates and inspect do with a run."""
     found = []
     for device in ("cpu", "gpu"):
-        run = load_checkpoint(fox, backend.device_array(device))
+        run = load_checkpoint(fox)
+        place(run, "ram", backend.device_array(device))
         ids = run.tokenizer.encode("The quick brown fox jumps over the lazy dog.")
         changes = [edit.plan(run.tokenizer, "The quick fox", [("fox", "dog")]), []]
         prompts = [run.tokenizer.encode(text) for text in ("The quick fox", "The")]
@@ -188,7 +189,7 @@ def test_a_stopped_run_looks_at_its_losses_before_it_saves(gpu, command, tmp_pat
             os.kill(os.getpid(), signal.SIGINT)
         return schedule(step, *rest)
 
-    monkeypatch.setattr(optim, "cosine_schedule", stop_at_3)
+    monkeypatch.setattr(train, "cosine_schedule", stop_at_3)
     args = ["--data", "fox.txt", *TINY, "--steps", 6, "--eval-every", 6, "--warmup", 0, "--device", "gpu"]
     err = command("train", *args, "--lr", "1e20", code=2).err
     assert "at step 2" in err.splitlines()[-1] and not list(tmp_path.rglob("step-*"))
@@ -524,7 +525,7 @@ def test_too_little_memory_in_the_midst_of_training_is_one_line(gpu, command, tm
         gpu.counts.memory = 10_000 if step == 4 else math.inf
         return schedule(step, *rest)
 
-    monkeypatch.setattr(optim, "cosine_schedule", shrink)
+    monkeypatch.setattr(train, "cosine_schedule", shrink)
     args = ["--data", "fox.txt", *TINY, "--steps", 6, "--eval-every", 2, "--device", "gpu", "--out", "run"]
     err = command("train", *args, code=2).err.splitlines()[-1]
     assert "not enough memory (Out of memory allocating" in err and "--batch or the text smaller" in err

@@ -21,7 +21,7 @@ from ministem.knowledge import edit, inside
 from ministem.model import loss_and_grads
 from ministem.optim import AdamW
 from ministem.run import checkpoint
-from ministem.run.checkpoint import Run, load_checkpoint, save_checkpoint, start_run
+from ministem.run.checkpoint import Run, load_checkpoint, place, save_checkpoint, start_run
 from ministem.tables import CHUNK, Tables
 from ministem.tokenizer import Tokenizer, train_bpe
 
@@ -89,9 +89,8 @@ def train(run, optimizer, until):
 
 def resume(path, where):
     """A checkpoint, ready to be trained on, with its tables on disk or in memory."""
-    run = load_checkpoint(path, CPU, with_moments=True, in_ram=where == "ram")
-    if where == "disk":
-        checkpoint.put_on_disk(run)
+    run = load_checkpoint(path, moments=True)
+    place(run, where, CPU)
     optimizer = AdamW(1e-2)
     optimizer.start(run.params, run.tables)
     optimizer.load(run.moments, run.step, run.table_moments)
@@ -160,7 +159,7 @@ def test_a_checkpoint_of_either_kind_goes_on_as_either_kind(both, tmp_path, toke
 
 def test_a_text_written_from_the_checkpoint_is_the_same(both):
     """Rows read straight from the step folder, among them rows that no step has trained."""
-    opened = load_checkpoint(both["disk"][0].folder, CPU)
+    opened = load_checkpoint(both["disk"][0].folder)
     assert not opened.tables.whole and opened.moments is None
     assert write(opened) == write(both["ram"][0])
     assert whole(opened.tables) == whole(both["ram"][0].tables)
@@ -198,7 +197,7 @@ def test_nothing_reads_a_whole_table_into_memory(tmp_path, tokenizer):
         _, grads = loss_and_grads(params, config, tables.fetch(ids), ids % 300)
         optimizer.step(params, tables, grads)
         checkpoint.save_tables(tmp_path / "tables", tables, optimizer)
-        opened = checkpoint.open_tables(tmp_path / "tables", config, with_moments=True)
+        opened = checkpoint.open_tables(tmp_path / "tables", config, moments=True)
         for saved, kept in zip(opened, (tables, optimizer.table_m, optimizer.table_v), strict=True):
             again = DiskTables(tmp_path, config, saved.seed).take(saved)
             a, b, c = (t.read("layers.0.table", ids[0]).tobytes() for t in (saved, again, kept))
@@ -212,15 +211,16 @@ def test_editing_changes_memory_and_not_the_checkpoint(both, tokenizer):
     """Override, row edit, patch and revert do what they do in memory; the files stay as they are."""
     paths = sorted(p for p in both["disk"][0].folder.rglob("*") if p.is_file())
     before = [p.read_bytes() for p in paths]
-    opened, ram = load_checkpoint(both["disk"][0].folder, CPU), both["ram"][0]
+    opened, ram = load_checkpoint(both["disk"][0].folder), both["ram"][0]
     ids, said = tokenizer.encode("In Spain"), {}
     for kind, run in (("disk", opened), ("ram", ram)):
         changes = edit.plan(tokenizer, "In Spain", [("Spain", "Peru")])
         said[kind] = [write(run, ids, override=edit.while_generating(run.tables, changes))]
         untouched = whole(run.tables)
         patch = edit.edit_rows(run.tables, tokenizer, "Spain", "Peru")
+        patch.apply(run.tables)
         said[kind] += [whole(run.tables), write(run, ids)]
-        between = edit.Patch.between(load_checkpoint(run.folder, CPU).tables, run.tables)
+        between = edit.Patch.between(load_checkpoint(run.folder).tables, run.tables)
         assert sorted(between.changes) == sorted(patch.changes) == ["layers.0.table", "layers.2.table"]
         patch.revert(run.tables)
         assert whole(run.tables) == untouched != said[kind][1]
@@ -230,7 +230,7 @@ def test_editing_changes_memory_and_not_the_checkpoint(both, tokenizer):
 
 def test_similar_rows_are_found_without_the_table_in_memory(both):
     ram, disk = both["ram"][0], both["disk"][0]
-    saved = load_checkpoint(disk.folder, CPU)
+    saved = load_checkpoint(disk.folder)
     found = [inside.nearest(run.tables, [5, 9], 4) for run in (ram, disk, saved)]
     assert found[0] == found[1] == found[2]
 
@@ -278,7 +278,7 @@ def test_damage_is_one_line_that_says_where(small, damage):
         kept = path.read_bytes()
         damage(path)
         with pytest.raises(ValueError, match=r"step-000001/tables") as error:
-            checkpoint.open_tables(path.parent, new_config(), with_moments=True)
+            checkpoint.open_tables(path.parent, new_config(), moments=True)
         assert "\n" not in str(error.value) and file.split(".")[0] in str(error.value)
         path.write_bytes(kept)
 
@@ -301,12 +301,17 @@ def test_numbers_that_are_none_are_refused_when_they_are_read(small):
     values = np.load(path)
     values[0, 0] = np.nan
     np.save(path, values)
-    tables, first = load_checkpoint(small, CPU).tables, np.load(path.with_name("embed.rows.npy"))[:1]
+    tables = load_checkpoint(small, rows_only=True).tables
+    first = np.load(path.with_name("embed.rows.npy"))[:1]
     with pytest.raises(ValueError, match="layers.0.table has numbers that are not finite"):
         tables.fetch([first])
+    (small / "step-000001" / "SHA256SUMS").unlink()
+    checkpoint.write_sums(small / "step-000001")
     with pytest.raises(ValueError, match="not finite"):
-        load_checkpoint(small, CPU, in_ram=True)
+        place(load_checkpoint(small), "ram", CPU)
     path.write_bytes(kept)
+    (small / "step-000001" / "SHA256SUMS").unlink()
+    checkpoint.write_sums(small / "step-000001")
 
 
 def test_a_numpy_that_draws_other_numbers_is_noticed(small, monkeypatch):
@@ -314,7 +319,7 @@ def test_a_numpy_that_draws_other_numbers_is_noticed(small, monkeypatch):
     draw = checkpoint.initial_rows
     monkeypatch.setattr(checkpoint, "initial_rows", lambda *args: draw(*args) + np.float32(1e-7))
     with pytest.raises(ValueError, match="this version of NumPy draws other numbers"):
-        load_checkpoint(small, CPU)
+        load_checkpoint(small)
 
 
 def test_a_failure_while_saving_leaves_the_old_checkpoint_and_no_rubbish(both, monkeypatch):

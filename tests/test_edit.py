@@ -23,6 +23,8 @@ from ministem.optim import AdamW
 from ministem.run.checkpoint import Run, load_checkpoint, save_checkpoint, start_run
 from ministem.tables import Tables
 from ministem.tokenizer import train_bpe
+from results import measures
+from results.measures import edit_rates
 
 ROOT = Path(__file__).resolve().parent.parent
 CPU = device_array("cpu")
@@ -312,9 +314,61 @@ def test_row_edits_reverted_in_turn_leave_every_byte(edits):
     config = replace(CONFIG, vocab_size=TOKENIZER.n_vocab)
     _, tables = model(config)
     before = copy(tables)
-    done = [edit.edit_rows(tables, TOKENIZER, *e) for e in edits]
-    for patch in reversed(done):
+    patches = []
+    for names_and_how in edits:
+        patches.append(edit.edit_rows(tables, TOKENIZER, *names_and_how))
+        patches[-1].apply(tables)
+    for patch in reversed(patches):
         patch.revert(tables)
+    assert same_bytes(tables, before)
+
+
+def test_a_row_edit_is_not_written_before_it_is_applied():
+    _, tables = model(replace(CONFIG, vocab_size=TOKENIZER.n_vocab))
+    before = copy(tables)
+    patch = edit.edit_rows(tables, TOKENIZER, "Spain", "Niger")
+    assert same_bytes(tables, before)
+    with edit.applied([patch], tables):
+        assert not same_bytes(tables, before)
+    assert same_bytes(tables, before)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("interrupted", range(5))  # 4: in the body
+def test_applied_patches_are_reverted_whatever_happens(interrupted, when):
+    """Two patches of two tables each, on the same row: four writes. An interrupt at any of them, or in the
+    body, leaves every byte as it was."""
+    _, tables = model(replace(CONFIG, vocab_size=TOKENIZER.n_vocab))
+    before = copy(tables)
+    first = edit.edit_rows(tables, TOKENIZER, "Spain", "Niger")
+    with edit.applied([first], tables):
+        second = edit.edit_rows(tables, TOKENIZER, "Spain", "Nigeria")
+    write, calls = tables.write, []
+
+    def interrupted_write(*args):
+        calls.append(args)
+        if len(calls) - 1 == interrupted and when == "before":
+            raise KeyboardInterrupt
+        write(*args)
+        if len(calls) - 1 == interrupted:
+            raise KeyboardInterrupt
+
+    tables.write = interrupted_write
+    with pytest.raises(KeyboardInterrupt):
+        with edit.applied([first, second], tables):
+            assert interrupted == 4 and not same_bytes(tables, before)
+            calls.append(None)
+            raise KeyboardInterrupt
+    assert same_bytes(tables, before)
+
+
+def test_a_patch_that_does_not_fit_is_refused_and_those_before_it_are_reverted():
+    _, tables = model(replace(CONFIG, vocab_size=TOKENIZER.n_vocab))
+    before = copy(tables)
+    patch = edit.edit_rows(tables, TOKENIZER, "Spain", "Niger")
+    with pytest.raises(ValueError, match="cannot be applied: row .* is not its old one"):
+        with edit.applied([patch, patch], tables):
+            raise AssertionError("the second one does not fit after the first")
     assert same_bytes(tables, before)
 
 
@@ -326,6 +380,7 @@ def test_a_row_edit_writes_what_an_override_reads():
     here = forward(params, CONFIG, edit.override(tables.fetch([ids]), tables, edits))
     before = copy(tables)
     patch = edit.edit_rows(tables, TOKENIZER, "Spain", "Niger", "average")
+    patch.apply(tables)
     assert (forward(params, CONFIG, tables.fetch([ids])) == here).all()
     moved = {name: np.flatnonzero((tables[name] != before[name]).any(1)).tolist() for name in tables.names}
     assert moved == {"embed": [], STEM[0]: [A], STEM[1]: [A]}
@@ -456,26 +511,35 @@ def world(tmp_path_factory):
             del grads["embed"]
             optimizer.step(params, tables, grads)
     save_checkpoint(run, optimizer)
-    return load_checkpoint(folder, CPU), questions
+    return load_checkpoint(folder), questions
 
 
 def test_edits_change_answers_in_a_world_that_was_learned(world):
     """Overrides and row edits flip the answer; questions on other countries keep theirs."""
     run, questions = world
     before = copy(run.tables)
+
+    def interrupt(*args):
+        assert not same_bytes(run.tables, before)
+        raise KeyboardInterrupt
+
     pairs = [(a, b) for a in COUNTRIES for b in COUNTRIES if a != b]
     assert all(measure.recall(run, questions)[1])
     for write in (False, True):
-        rates = measure.edit_rates(run, pairs, questions, write=write)
+        rates = edit_rates(run, pairs, questions, write=write)
         for share in (*rates["success"].values(), rates["kept"], rates["well_formed"]):
             assert share["share"] == 1.0
         assert rates["success"]["capital"]["of"] == len(pairs)
         assert rates["kept"]["of"] + rates["success"]["all"]["of"] == 3 * len(pairs)
     assert rates["others"]["share"] == 1.0 and rates["others"]["of"] == 8 * len(pairs)
     assert same_bytes(run.tables, before)
-    nothing = measure.edit_rates(run, pairs, questions, layers=["embed"])
+    with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(measures, "go_on", interrupt)
+        edit_rates(run, pairs, questions, write=True)
+    assert same_bytes(run.tables, before)
+    nothing = edit_rates(run, pairs, questions, layers=["embed"])
     assert nothing["success"]["all"]["share"] == 0.0
-    first = measure.edit_rates(run, pairs, questions, layers=[0])
+    first = edit_rates(run, pairs, questions, layers=[0])
     assert 0.0 < first["success"]["all"]["share"] <= 1.0
 
 
@@ -559,13 +623,6 @@ def test_sample_shows_before_and_after(world):
     assert "sees only what comes later" in err
 
 
-def test_the_command_line_offers_every_way_there_is():
-    sys.path.insert(0, str(ROOT))
-    import sample
-
-    assert sample.HOW == edit.HOW
-
-
 @pytest.mark.parametrize("flags, message", [
     (["--edit", "Spain"], "must be like Spain=Germany"), (["--edit", "=x"], "must be like"),
     (["--edit", "Peru=Spain"], r"'Peru' is not in the prompt"), (["--edit-rows"], "nothing to edit without"),
@@ -604,7 +661,7 @@ def test_a_patch_teaches_and_moves_only_the_rows_it_may(world, patched):
     run, questions = world
     cwd, err = patched
     assert "rows of 1 tokens, 2 tables" in err
-    taught = load_checkpoint(cwd / "lima", CPU)
+    taught = load_checkpoint(cwd / "lima")
     assert taught.params.keys() == run.params.keys()
     assert all(taught.params[name].tobytes() == p.tobytes() for name, p in run.params.items())
     (spain,) = run.tokenizer.encode(" Spain")

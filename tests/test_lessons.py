@@ -11,7 +11,8 @@ import pytest
 
 from lessons import run
 from lessons.figures.__main__ import HERE as FIGURES
-from lessons.figures.__main__ import draw, figures
+from lessons.figures.__main__ import figures
+from results.plot import draw
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = run.pages()

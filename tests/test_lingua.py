@@ -21,7 +21,7 @@ from ministem.convert.folders import export_run, import_run, main
 from ministem.convert.lingua import from_lingua, to_lingua
 from ministem.knowledge import edit
 from ministem.optim import AdamW
-from ministem.run.checkpoint import Run, load_checkpoint, put_on_disk, save_checkpoint, start_run
+from ministem.run.checkpoint import Run, load_checkpoint, place, save_checkpoint, start_run
 from ministem.tokenizer import train_bpe
 
 SIZES = dict(vocab_size=11, dim=24, n_layers=3, n_heads=4, ffn_dim=20, context=9)
@@ -178,9 +178,9 @@ def lingua(monkeypatch, capsys, *args):
 ])  # fmt: skip
 def test_export_and_import_give_back_the_same_bytes(tmp_path, to, changes):
     old = saved_run(tmp_path / "run", **changes)
-    export_run(load_checkpoint(tmp_path / "run", np.empty(0)), tmp_path / "out", to)
+    export_run(load_checkpoint(tmp_path / "run"), tmp_path / "out", to)
     import_run(tmp_path / "out", tmp_path / "new")
-    new = load_checkpoint(tmp_path / "new", np.empty(0))
+    new = load_checkpoint(tmp_path / "new")
     assert new.config == old.config and new.tokenizer.hash == old.tokenizer.hash
     weights = [tmp_path / "run/step-000007", tmp_path / "new/step-000000"]
     assert len({(step / "model.safetensors").read_bytes() for step in weights}) == 1
@@ -327,7 +327,7 @@ def test_a_checkpoint_comes_back_from_its_shards_in_one_step_or_two(tmp_path, pt
     pth.back(tmp_path / "ckpt", tmp_path / "carried")
     for folder in ("ckpt", "carried"):
         import_run(tmp_path / folder, tmp_path / f"from-{folder}")
-        new = load_checkpoint(tmp_path / f"from-{folder}", np.empty(0))
+        new = load_checkpoint(tmp_path / f"from-{folder}")
         assert new.config == old.config and new.tokenizer.hash == old.tokenizer.hash
         assert all((new.params[name] == a).all() for name, a in old.params.items())
         assert all((new.tables[name] == old.tables[name]).all() for name in old.tables.names)
@@ -343,7 +343,7 @@ def test_a_checkpoint_comes_back_from_its_shards_in_one_step_or_two(tmp_path, pt
     (tmp_path / "ckpt/.metadata").unlink()
     shutil.rmtree(tmp_path / "ckpt/stem_shards")
     import_run(tmp_path / "ckpt", tmp_path / "again")
-    new = load_checkpoint(tmp_path / "again", np.empty(0))
+    new = load_checkpoint(tmp_path / "again")
     assert all((new.tables[name] == old.tables[name]).all() for name in old.tables.names)
 
 
@@ -410,6 +410,7 @@ def test_a_patch_is_applied_to_what_is_exported_and_only_where_it_fits(tmp_path,
     run = saved_run(tmp_path / "run", stem_layers=(0, 2))
     patch = edit.edit_rows(run.tables, run.tokenizer, "little", "text")
     patch.save(tmp_path / "patch.safetensors")
+    patch.apply(run.tables)
     args = ("--patch", tmp_path / "patch.safetensors")
     assert lingua(monkeypatch, capsys, "export", tmp_path / "run", tmp_path / "out", *args)[0] == 0
     stem = load_file(tmp_path / "out/consolidated/consolidated_stem.safetensors")
@@ -441,7 +442,7 @@ def test_launch_py_refuses_in_one_line(tmp_path, monkeypatch, capsys):
 
 def test_numbers_that_float32_cannot_hold_are_refused(tmp_path):
     saved_run(tmp_path / "run", stem_layers=(1,))
-    export_run(load_checkpoint(tmp_path / "run", np.empty(0)), tmp_path / "out", "lingua")
+    export_run(load_checkpoint(tmp_path / "run"), tmp_path / "out", "lingua")
     path = tmp_path / "out/consolidated/consolidated.safetensors"
     state = load_file(path)
     save_file({**state, "lm_transformer.norm.weight": np.full(24, 1e300)}, path)
@@ -453,7 +454,7 @@ def test_tables_on_disk_are_exported_too(tmp_path, monkeypatch, capsys):
     run = saved_run(tmp_path / "run", stem_layers=(1,))
     disk = Run(tmp_path / "disk", run.config, {}, run.tokenizer, run.params, run.tables, step=7)
     start_run(disk)
-    put_on_disk(disk)
+    place(disk, "disk", np.empty(0, "float32"))
     optimizer = AdamW()
     optimizer.start(disk.params, disk.tables)
     save_checkpoint(disk, optimizer)

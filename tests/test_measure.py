@@ -12,6 +12,7 @@ from ministem.config import Config, init_params
 from ministem.generate import generate
 from ministem.knowledge import measure
 from ministem.model import forward, loss_and_grads
+from results import measures
 
 CONFIG = Config(31, dim=12, n_layers=3, n_heads=6, n_kv_heads=3, ffn_dim=20, context=9, stem_layers=(0, 2))
 
@@ -31,7 +32,7 @@ def test_counts_equal_the_arrays_and_the_products_that_are_made(ffn, stem_layers
     assert n.active == sum((sizes | rows).values())
 
     T = config.context
-    watched, batch, notes = measure.watch(params, tables.fetch(np.arange(T)[None]))
+    watched, batch, notes = measures.watch(params, tables.fetch(np.arange(T)[None]))
     forward(watched, config, batch)
     assert 2 * sum(adds for _, _, adds, _ in notes) / T == n.flops
     # every matrix is read once, and of every table one row for each position
@@ -45,7 +46,7 @@ def test_training_makes_three_times_the_products_of_a_forward_pass(ffn):
     config = replace(CONFIG, ffn=ffn)
     params, tables = init_params(config, 0)
     ids = np.random.default_rng(0).integers(0, 31, (2, config.context + 1))
-    watched, batch, notes = measure.watch(params, tables.fetch(ids[:, :-1]))
+    watched, batch, notes = measures.watch(params, tables.fetch(ids[:, :-1]))
     loss, grads = loss_and_grads(watched, config, batch, ids[:, 1:])
     plain, plain_grads = loss_and_grads(params, config, tables.fetch(ids[:, :-1]), ids[:, 1:])
     assert loss == plain and (grads["head"] == plain_grads["head"]).all()  # watching changes nothing
@@ -66,7 +67,7 @@ def test_angular_spread_equals_brute_force_without_zero_rows_or_a_vector_with_it
     n /= np.linalg.norm(n, axis=1, keepdims=True)
     cos = (n @ n.T)[np.triu_indices(299, 1)]
     for B in (50, 1000):
-        found = measure.angular_spread(vectors, B)
+        found = measures.angular_spread(vectors, B)
         assert sum(found["counts"]) == len(cos) == 299 * 298 / 2
         assert abs(found["p95"] - np.quantile(abs(cos), 0.95)) < 3e-4
         assert abs(found["median"] - np.median(cos)) < 3e-4
@@ -76,7 +77,7 @@ def test_angular_spread_equals_brute_force_without_zero_rows_or_a_vector_with_it
 @pytest.mark.parametrize("vectors", [np.ones((1, 3)), np.zeros((4, 3)), np.eye(2) * [[1], [0]]])
 def test_no_angle_without_two_vectors(vectors):
     with pytest.raises(ValueError, match="two vectors that are not zero"):
-        measure.angular_spread(vectors)
+        measures.angular_spread(vectors)
 
 
 def test_evaluate_is_the_mean_over_all_predictions():
@@ -127,22 +128,22 @@ def test_the_device_of_arrays_is_kept():
     ("lru", 3, "abcabc", "...***"),
     ("lru", 2, "abcabc", "......"),  # a loop that is one row too long for it
     ("lfu", 2, "aabcbca", ".*....*"),  # a twice: b and c push each other out
-    ("lfu", 2, "abca", "...."),  # all once: the one not asked for for longest leaves, a for c, then b for a
-    ("lfu", 2, "abbaca", "..**.*"),  # both twice, b's last is longer ago: b leaves
+    ("lfu", 2, "abca", "...."),  # all once: the least recently used leaves, a for c, then b for a
+    ("lfu", 2, "abbaca", "..**.*"),  # both twice, b less recently: b leaves
     ("lfu", 2, "aabbbcacb", ".*.**...*"),
     ("lfu", 2, "aaabbcbcb", ".**.*...."),  # b comes back as new: with its old count it would have stayed
     ("lfu", 9, "abcab", "...**"),
 ])  # fmt: skip
 def test_hit_rates_are_those_found_by_hand(policy, size, ids, hits):
     """A star for each id that is in the cache when it is asked for."""
-    assert measure.hit_rate(ids, size, policy) == hits.count("*") / len(ids)
+    assert measures.hit_rate(ids, size, policy) == hits.count("*") / len(ids)
     for n in range(1, len(ids)):  # and each of them, not only their number
-        assert measure.hit_rate(ids[:n], size, policy) == hits[:n].count("*") / n
+        assert measures.hit_rate(ids[:n], size, policy) == hits[:n].count("*") / n
 
 
 @pytest.mark.parametrize("policy", ["lru", "lfu"])
 @pytest.mark.parametrize("size", [1, 2, 7, 30])
-def test_hit_rates_are_those_of_a_slow_cache_that_looks_at_everything(policy, size):
+def test_hit_rates_are_those_of_a_slow_cache_that_searches_everything(policy, size):
     rng = np.random.default_rng(size)
     ids = np.minimum(rng.geometric(0.1, 600), 40).tolist()
     cache, hits = {}, 0  # id -> how often, when last
@@ -151,10 +152,10 @@ def test_hit_rates_are_those_of_a_slow_cache_that_looks_at_everything(policy, si
         if id not in cache and len(cache) == size:
             del cache[min(cache, key=lambda id: cache[id] if policy == "lfu" else cache[id][1])]
         cache[id] = cache.get(id, (0, 0))[0] + 1, now
-    assert measure.hit_rate(ids, size, policy) == hits / len(ids)
+    assert measures.hit_rate(ids, size, policy) == hits / len(ids)
 
 
 def test_a_cache_that_there_cannot_be_is_refused():
     for size, policy in ((0, "lru"), (4, "fifo"), (1.5, "lru"), (float("nan"), "lfu")):
         with pytest.raises(ValueError, match="lru or lfu"):
-            measure.hit_rate([1, 2], size, policy)
+            measures.hit_rate([1, 2], size, policy)

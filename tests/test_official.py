@@ -105,7 +105,7 @@ def test_official_training_goes_on_with_our_run_and_it_comes_back(tmp_path, stem
 
     checkpoint = dump / "checkpoints/0000000002"
     import_run(checkpoint, tmp_path / "new")
-    new = load_checkpoint(tmp_path / "new", np.empty(0))
+    new = load_checkpoint(tmp_path / "new")
     assert new.config == run.config and new.tokenizer.hash == run.tokenizer.hash
     with warnings.catch_warnings(action="ignore"):  # that there is no process group
         dcp_to_torch_save(checkpoint, tmp_path / "all.pth")

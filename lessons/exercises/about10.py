@@ -3,7 +3,7 @@
 import numpy as np
 
 from lessons.check import Task, mutant
-from ministem.knowledge.measure import angular_spread
+from results.measures import angular_spread
 
 
 def args(rng):

@@ -1,6 +1,6 @@
 """Figures of lesson 02: the smallest language model is a table."""
 
-from lessons.figures.__main__ import DENSE, GREY, STEM
+from results.plot import GREY, PURPLE, STEM
 
 
 def gather_and_scatter(fig):
@@ -8,7 +8,7 @@ def gather_and_scatter(fig):
     text = "banana"
     tokens = sorted(set(text))  # a b n
     left, right = fig.subplots(1, 2)
-    for ax, title, colour in ((left, "forward: gather", STEM), (right, "backward: scatter-add", DENSE)):
+    for ax, title, colour in ((left, "forward: gather", STEM), (right, "backward: scatter-add", PURPLE)):
         for row, token in enumerate(tokens):
             used = text[:-1].count(token)
             thick = used if ax is right else 1
@@ -25,4 +25,3 @@ def gather_and_scatter(fig):
         ax.text(3, 1.4, "positions", ha="center", color=GREY)
         ax.set(title=title, xlim=(-1.2, 3.6), ylim=(-5.2, 2))
         ax.axis("off")
-    return fig

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from lessons.figures.__main__ import DENSE, GREY, STEM
+from results.plot import GREY, INK, PURPLE
 
 
 def error_against_step(fig):
     """A central difference has a best step: larger steps see the curve bend, smaller ones see rounding."""
     ax = fig.subplots()
     steps = 0.5 ** np.arange(41)  # (41,)  powers of two: nothing is rounded in them
-    for dtype, colour in (("float32", DENSE), ("float64", STEM)):
+    for dtype, colour in (("float32", PURPLE), ("float64", INK)):
         x, one = np.full(1, 1.1, dtype), np.ones(1, dtype)  # (1,) arrays: NumPy then keeps their precision
 
         def f(x, one=one):
@@ -27,4 +27,3 @@ def error_against_step(fig):
     ax.invert_xaxis()
     ax.set(xlabel="step h (smaller to the right)", ylabel="relative error of the slope")
     ax.legend(loc="lower left")
-    return fig

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from lessons.figures.__main__ import DENSE, STEM
 from ministem.model import causal_mask, rope_forward, rope_rotations
+from results.plot import GREY, PURPLE
 
 
 def a_head_that_looks_one_back(fig):
@@ -25,7 +25,7 @@ def a_head_that_looks_one_back(fig):
     p /= p.sum(-1, keepdims=True)
     for m, n in np.ndindex(shown, shown):
         if n <= m:
-            left.add_patch(Rectangle((n - 0.5, m - 0.5), 1, 1, color=STEM, alpha=round(p[m, n], 2), lw=0))
+            left.add_patch(Rectangle((n - 0.5, m - 0.5), 1, 1, color=PURPLE, alpha=round(p[m, n], 2), lw=0))
     left.plot([-0.5, shown - 0.5], [-0.5, shown - 0.5], color="black", lw=0.8, drawstyle="steps-pre")
     left.set(xlim=(-0.5, shown - 0.5), ylim=(shown - 0.5, -0.5), aspect="equal", xlabel="key position n",
              ylabel="query position m", title="weights")  # fmt: skip
@@ -35,9 +35,8 @@ def a_head_that_looks_one_back(fig):
     distance = np.arange(30)
     for i, m in enumerate((30, 60, 90, 119)):
         label = "vector added, four places" if i == 0 else None
-        right.plot(distance, added[m, m - distance].round(4), color=DENSE, lw=1, label=label)
+        right.plot(distance, added[m, m - distance].round(4), color=GREY, lw=1, label=label)
         label = "RoPE, the same four places" if i == 0 else None
-        right.plot(distance, turned[m, m - distance].round(4), color=STEM, lw=1.5, label=label)
+        right.plot(distance, turned[m, m - distance].round(4), color=PURPLE, lw=1.5, label=label)
     right.set(ylim=(-4, 10), xlabel="distance m - n", ylabel="score", title="score against distance")
     right.legend(loc="upper right")
-    return fig

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lessons.figures.__main__ import DENSE, GREEN, STEM
+from results.plot import DENSE, PURPLE
 
 
 def gate_and_up_agree_on_one_feature(fig):
@@ -12,11 +12,10 @@ def gate_and_up_agree_on_one_feature(fig):
     gate = a / (1 + np.exp(-a))  # (F,)
     up = {"Spain, capital?": np.array([1.0, 1, 0, 0]), "Japan, capital?": np.array([0.0, 0, 1, 1])}
     for ax, (title, u) in zip(fig.subplots(1, 2, sharey=True), up.items(), strict=True):
-        rows = {"silu(gate)": (gate, DENSE, 4), "up": (u, GREEN, 1), "product": (gate * u, STEM, 4)}
+        rows = {"silu(gate)": (gate, DENSE, 4), "up": (u, DENSE, 1), "product": (gate * u, PURPLE, 4)}
         _cells(ax, rows, digits=2)
         ax.set_xticks(range(4), ["Madrid", "euro", "Tokyo", "yen"])
         ax.set_title(title)
-    return fig
 
 
 def _cells(ax, rows, digits):

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from lessons.figures.__main__ import DENSE, GREEN, GREY, STEM
 from lessons.figures.draw05 import _cells
 from ministem import AdamW, Config, init_params, loss_and_grads
 from ministem.knowledge.inside import gate
+from results.plot import DENSE, GREY, PURPLE, STEM
 
 
 def both_layers_side_by_side(fig):
@@ -34,7 +34,6 @@ def both_layers_side_by_side(fig):
         else:
             _arrow(ax, (7.6, 4.5), (5.4, 5.4))
             _arrow(ax, (3.4, 1.2), (7, 2.5))
-    return fig
 
 
 def _box(ax, x, y, text, colour, gone=False):
@@ -58,12 +57,11 @@ def one_row_in_two_contexts(fig):
     row = run.tables["layers.0.table"][words.index("apple")]  # (F,)
     # trained anew for each drawing, and rounded: the last digits of a processor cannot be seen
     for ax, text, opened in zip(fig.subplots(1, 2, sharey=True), texts, (one.x, one.y), strict=True):
-        rows = {"silu(gate)": (opened, DENSE, 4), "row of “apple”": (row, GREEN, 0.7)}
-        _cells(ax, rows | {"product": (opened * row, STEM, 4)}, digits=1)
+        rows = {"silu(gate)": (opened, DENSE, 4), "row of “apple”": (row, STEM, 0.7)}
+        _cells(ax, rows | {"product": (opened * row, PURPLE, 4)}, digits=1)
         ax.set_xticks(range(len(row)))
         ax.set_title(f"“{text} …”")
     fig.supxlabel("feature", size=10)
-    return fig
 
 
 def _fruits_and_firms(one_embedding=True):

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from lessons.figures.__main__ import DENSE, GREY, STEM
+from results.plot import GREY, PURPLE, STEM
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 
@@ -19,11 +19,11 @@ def cost_against_vocabulary(fig):
     row = 4 * FLOATS / 1e6  # megabytes of one token's rows; as large are both moments
     rows = [row * U + 6 * row * U for V in sizes]  # fetched, then three of a kind read and written
     dense = [row * U + 6 * row * V for V in sizes]
-    left.loglog(sizes, dense, "s-", color=DENSE, label="all rows")
+    left.loglog(sizes, dense, "s-", color=PURPLE, label="all rows")
     left.loglog(sizes, rows, "o-", color=STEM, label="rows of the batch")
     left.set(xlabel="vocabulary", ylabel="megabytes touched in a step", title="counted")
     left.legend()
-    right.loglog(sizes, list(ms["torch"].values()), "s-", color=DENSE, label="PyTorch, dense")
+    right.loglog(sizes, list(ms["torch"].values()), "s-", color=PURPLE, label="PyTorch, dense")
     right.loglog(sizes, list(ms["torch-sparse"].values()), "^:", color=GREY, label="PyTorch, sparse")
     right.loglog(sizes, list(ms["rows"].values()), "o-", color=STEM, label="ministem")
     right.set(xlabel="vocabulary", ylabel="ms, row work of a step", title="measured", ylim=(5, 5000))
@@ -31,4 +31,3 @@ def cost_against_vocabulary(fig):
     for ax in (left, right):
         ax.set_xticks(sizes[::2], [f"{V:,}" for V in sizes[::2]])
         ax.set_xticks([], minor=True)
-    return fig

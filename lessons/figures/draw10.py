@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lessons.figures.__main__ import DENSE, GREY, STEM
+from results.plot import DENSE, GREY, STEM
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 
@@ -30,4 +30,3 @@ def cosines_of_rows(fig):
         ax.set(title=title, xlabel="cosine of two of them")
         ax.legend(loc="upper right", fontsize=8)
     axes[0].set(ylabel="density", ylim=(0, 9))
-    return fig

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from lessons.figures.__main__ import DENSE, GREEN, GREY, STEM
+from results.plot import GREY, INK, PURPLE, STEM
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 
@@ -20,16 +20,15 @@ def rows_against_length(fig):
     flops = [play["ffn_flops_per_token"] / 1e6] * len(play["lengths"])
     active = [a / 1e6 for a in play["active_table_parameters"]]
     left.loglog(play["lengths"], active, ".-", color=STEM, label="active table\nparameters, millions")
-    left.loglog(play["lengths"], flops, "--", color=DENSE, label="FFN FLOPs per\ntoken, millions")
+    left.loglog(play["lengths"], flops, "--", color=INK, label="FFN FLOPs per\ntoken, millions")
     left.set(xlabel="tokens of text", ylim=(0.005, 20))
     left.minorticks_off()
     left.legend(loc="upper left", fontsize=8)
 
     shares = [r["share_of_rows"] for r in rates]
-    for kind, colour in (("fixed", GREY), ("lru", GREEN), ("lfu", STEM)):
+    for kind, colour in (("fixed", GREY), ("lru", PURPLE), ("lfu", STEM)):
         right.plot(shares, [r[kind] for r in rates], ".-", color=colour, label=kind)
-    right.axhline(0.8, color=DENSE, ls=":")
-    right.text(0.0, 0.81, "reported: above", color=DENSE, ha="left", va="bottom", fontsize=8)
+    right.axhline(0.8, color=INK, ls=":")
+    right.text(0.0, 0.81, "reported: above 80 %", color=INK, ha="left", va="bottom", fontsize=8)
     right.set(xlabel="share of the rows in the cache", ylabel="hit rate", ylim=(0, 1))
     right.legend(loc="lower right")
-    return fig

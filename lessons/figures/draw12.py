@@ -3,18 +3,18 @@
 import json
 from pathlib import Path
 
-from lessons.figures.__main__ import GREY, STEM
+from results.plot import GREY, STEM
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
-def _shares(kind, found):
+def _shares(kind, seeds):
     """What is recorded of one kind of edit, one entry per seed -> {row of the figure: [(share, of)]}"""
     relations = ("capital", "language", "currency", "continent")
-    rows = {f"{r} changes": [f[kind]["success"][r]["share"] for f in found] for r in relations}
-    rows["what both share stays"] = [f[kind]["kept"]["share"] for f in found]
-    rows["other countries stay"] = [f[kind]["others"]["share"] for f in found]
-    rows["says a possible answer"] = [f[kind]["well_formed"]["share"] for f in found]
+    rows = {f"{r} changes": [f[kind]["success"][r]["share"] for f in seeds] for r in relations}
+    rows["what both share stays"] = [f[kind]["kept"]["share"] for f in seeds]
+    rows["other countries stay"] = [f[kind]["others"]["share"] for f in seeds]
+    rows["says a possible answer"] = [f[kind]["well_formed"]["share"] for f in seeds]
     return rows
 
 
@@ -48,4 +48,3 @@ def edited_kept_broken(fig):
     ax.tick_params(length=0)
     ax.grid(False)
     ax.spines[:].set_visible(False)
-    return fig

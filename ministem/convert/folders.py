@@ -19,12 +19,11 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save
 
-from ..backend import device_array
 from ..data import load_corpus
 from ..devices import files
 from ..knowledge.edit import Patch
 from ..optim import AdamW
-from ..run.checkpoint import Run, load_checkpoint, read_json, save_checkpoint, start_run, write_json
+from ..run.checkpoint import Run, load_checkpoint, place, read_json, save_checkpoint, start_run, write_json
 from ..run.cli import as_command, say, user_errors
 from ..tokenizer import Tokenizer
 from . import official
@@ -201,7 +200,8 @@ def main():
     out.add_argument("folder", help="the new folder")
     out.add_argument("--to", choices=("lingua", "llama"), default="lingua", help="default: lingua")
     out.add_argument("--shards", type=int, default=1, help="processes that shall train it there (default: 1)")
-    out.add_argument("--patch", metavar="FILE", help="apply this patch to the weights first")
+    out.add_argument("--patch", metavar="FILE", action="append", default=[],
+                     help="apply a file of train.py --save-patch first; may be repeated")  # fmt: skip
     into = commands.add_parser("import", help="such a folder -> a run")
     into.add_argument("folder", help="as export makes it, or a checkpoint of official training")
     into.add_argument("run", help="the new run folder")
@@ -210,9 +210,9 @@ def main():
         if args.command == "export":
             if args.shards < 1:
                 raise ValueError("--shards must be at least 1")
-            run = load_checkpoint(args.run, device_array("cpu"), in_ram=True)
-            if args.patch:
-                patch = Patch.load(args.patch)
+            run = load_checkpoint(args.run)
+            place(run, "ram", like=np.empty(0, "float32"))
+            for patch in map(Patch.load, args.patch):
                 patch.check(run)
                 patch.apply(run.tables)
             notes = export_run(run, args.folder, args.to, args.shards)

@@ -10,6 +10,7 @@ Read after tables.py. Left out: finding the one layer or row that matters, as RO
 models. In a STEM layer the address of a fact is the token's id.
 """
 
+import contextlib
 import hashlib
 import json
 import unicodedata
@@ -203,10 +204,10 @@ def plan(tokenizer, prompt, pairs, how="auto", every=False):
 
 
 def edit_rows(tables, tokenizer, old, new, how="auto", layers=None):
-    """Write the rows of the name `new` into those of `old`, for every later prompt -> the Patch that did it.
+    """The rows of the name `new` into those of `old`, for every later prompt -> a Patch, not yet applied.
 
-    patch.revert(tables) undoes it. A token of `old` that other names have too changes for them as well; one
-    that `old` has twice gets what its last place would read."""
+    A token of `old` that other names have too changes for them as well; one that `old` has twice gets what
+    its last place would read."""
     names = table_names(tables, layers)
     ids, source = spelling(tokenizer, old), spelling(tokenizer, new)
     reads = dict(zip(ids, recipe(how, len(ids), source, tokenizer), strict=True))
@@ -215,9 +216,7 @@ def edit_rows(tables, tokenizer, old, new, how="auto", layers=None):
     for name in names:
         values = [download(tables.read(name, np.array(reads[row])).mean(0)) for row in rows]
         changes[name] = (rows, download(tables.read(name, rows)), np.stack(values))
-    patch = Patch(changes, vocabulary=tokenizer.hash)
-    patch.apply(tables)
-    return patch
+    return Patch(changes, vocabulary=tokenizer.hash)
 
 
 def only_tables(grads, ids=None):
@@ -246,6 +245,7 @@ def fingerprint(run):
     return dict(vocabulary=run.tokenizer.hash, base=base.hexdigest())
 
 
+OLD, NEW = 1, 2  # where a Patch's changes have the old rows, and the new ones
 Moved = namedtuple("Moved", "id token bytes distance")  # distance {table name: how far its row moved}
 
 
@@ -290,16 +290,19 @@ class Patch:
                 )
 
     def apply(self, tables):
-        """Old rows become new ones. ValueError, and nothing is changed, if the old ones are not there."""
-        self._write(tables, 1, 2, "applied")
+        """Old rows become new ones. ValueError, and nothing is changed, if the tables hold other ones."""
+        self._check(tables, OLD, "applied")
+        self._write(tables, NEW)
 
     def revert(self, tables):
         """New rows become old ones, byte for byte. ValueError, and no change, if the new are not there."""
-        self._write(tables, 2, 1, "reverted")
+        self._check(tables, NEW, "reverted")
+        self._write(tables, OLD)
 
-    def _write(self, tables, there, wanted, verb):
-        for name, change in self.changes.items():  # all is looked at before anything is written
-            rows, values = change[0], change[there]
+    def _check(self, tables, expected, verb):
+        """Raises ValueError if the tables do not hold the expected rows (OLD or NEW) of all changes."""
+        for name, change in self.changes.items():
+            rows, values = change[0], change[expected]
             if name not in tables.names or values.shape[1:] != tables.shape(name)[1:]:
                 raise ValueError(f"the patch cannot be {verb}: {name} is not a table of this model")
             if rows[-1] >= tables.shape(name)[0]:
@@ -307,14 +310,16 @@ class Patch:
             now = download(tables.read(name, rows))
             differ = [row for row, a, b in zip(rows, now, values, strict=True) if a.tobytes() != b.tobytes()]
             if differ:
-                state = "old" if there == 1 else "new"
+                state = "old" if expected == OLD else "new"
                 raise ValueError(
                     f"the patch cannot be {verb}: row {differ[0]} of {name} is not its {state} one; "
                     f"was something else applied in between, or this one already?"
                 )
+
+    def _write(self, tables, which):
         for name, change in self.changes.items():
             now = tables.read(name, change[0])  # tells the device
-            tables.write(name, change[0], upload(change[wanted], like=now))
+            tables.write(name, change[0], upload(change[which], like=now))
 
     def describe(self, tokenizer):
         """-> [Moved], a token each: what is kept of it, and how far its rows move. The farthest first."""
@@ -359,3 +364,15 @@ class Patch:
                 raise ValueError(f"{path} is damaged: what it says about {name} does not fit together")
             changes[name] = rows, old, new
         return cls(changes, vocabulary, base)
+
+
+@contextlib.contextmanager
+def applied(patches, tables):
+    """Inside, the patches are applied, in order. At the end the old rows are back, the last patch's first,
+    whatever happens: an error, or an interrupt while a patch is being applied."""
+    with contextlib.ExitStack() as undo:
+        for patch in patches:
+            patch._check(tables, OLD, "applied")
+            undo.callback(patch._write, tables, OLD)
+            patch._write(tables, NEW)
+        yield

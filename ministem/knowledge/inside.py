@@ -13,7 +13,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from ..backend import device_array, download
+from ..backend import download
 from ..generate import window_start
 from ..model import linear_forward, trunk_forward
 from ..run.checkpoint import load_checkpoint, newest_run
@@ -153,7 +153,7 @@ def main():
 
 
 def load(path):
-    return load_checkpoint(path or newest_run(), device_array("cpu"))
+    return load_checkpoint(path or newest_run(), rows_only=True)
 
 
 def print_nearest(args):

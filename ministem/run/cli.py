@@ -1,17 +1,16 @@
-"""What train.py and sample.py share: talking to the person in front of the terminal."""
+"""Talking to the person in front of the terminal: progress, errors in one line, text."""
 
-import _thread
 import contextlib
 import os
 import signal
 import sys
-import threading
 
 for name in ("stdin", "stdout", "stderr"):
     if getattr(sys, name) is None:  # closed by the shell: what goes there goes nowhere
         setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))
 for stream in (sys.stdout, sys.stderr):  # a terminal that is not UTF-8 gets ? for what it cannot show
-    stream.reconfigure(errors="replace")
+    if hasattr(stream, "reconfigure"):  # a notebook's has not
+        stream.reconfigure(errors="replace")
 
 
 def say(line=""):
@@ -22,49 +21,24 @@ def say(line=""):
 
 def fail(message):
     """One line that says what is wrong and what to do; exit code 2."""
-    say(f"{os.path.basename(sys.argv[0])}: {message}")
+    say(f"{os.path.basename(sys.argv[0])}: {' '.join(str(message).split())}")
     sys.exit(2)
 
 
 def as_command(main):
-    """main as a whole command: Ctrl-C, wherever it strikes, ends it with exit code 130 and no traceback."""
-    sys.unraisablehook = raised_again
-    try:
-        main()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: there is nothing left to stop
-    except KeyboardInterrupt:
-        say()
-        sys.exit(130)
-
-
-def raised_again(lost):
-    """Ctrl-C while an object is cleared away: Python would show it and go on. It comes once more, a moment
-    later."""
-    if lost.exc_type is KeyboardInterrupt:
-        threading.Timer(0.01, _thread.interrupt_main).start()
-    else:
-        sys.__unraisablehook__(lost)
-
-
-@contextlib.contextmanager
-def uninterrupted():
-    """Inside, Ctrl-C waits for the end. For imports: code made by Cython swallows what is raised in it."""
-    asked, before = [], signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, lambda *_: asked.append(True))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if asked and callable(before):
-        before(signal.SIGINT, None)
+    """main as a whole command: Ctrl-C ends it at once, without a traceback. (Where it is ignored, as in a
+    background job, it stays ignored.)"""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    main()
 
 
 @contextlib.contextmanager
 def user_errors(*kinds):
     """Inside: what the user can mend is shown as one line, not as a traceback.
 
-    kinds: the exceptions that are the user's, by default those of flags, files and prompts (ValueError,
-    OSError). In the midst of a computation these would be defects of ours: there, name less."""
+    kinds: the exceptions that are the user's, by default those of options, files and prompts (ValueError,
+    OSError). During training a ValueError is our bug: name fewer kinds there."""
     try:
         yield
     except BrokenPipeError:  # `| head -1`: nobody reads any more, and that is fine
@@ -75,5 +49,13 @@ def user_errors(*kinds):
         which = "--dim, --layers, --ffn-dim, --vocab-size, --context, --batch or the text"
         fail(f"not enough memory{how_much}: make {which} smaller")
     except kinds if kinds else (ValueError, OSError) as error:  # noqa: B030
-        what = f"{error.filename}: {error.strerror}" if getattr(error, "filename", None) else str(error)
-        fail(" ".join(what.split()))
+        fail(f"{error.filename}: {error.strerror}" if getattr(error, "filename", None) else error)
+
+
+def printable(text):
+    """text for a terminal: control characters, which could move its cursor or ring its bell, as escapes. For
+    a pipe or a file nothing is changed."""
+    if not sys.stdout.isatty():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t\u3000\xa0" else c.encode("unicode_escape").decode()
+                   for c in text)  # fmt: skip
