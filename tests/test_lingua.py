@@ -418,6 +418,9 @@ def test_a_patch_is_applied_to_what_is_exported_and_only_where_it_fits(tmp_path,
     saved_run(tmp_path / "other", stem_layers=(1,))
     code, said = lingua(monkeypatch, capsys, "export", tmp_path / "other", tmp_path / "out2", *args)
     assert code == 2 and "layers.0.table is not a table of this model" in said
+    edit.Patch(patch.changes, vocabulary="0" * 64).save(tmp_path / "patch.safetensors")
+    code, said = lingua(monkeypatch, capsys, "export", tmp_path / "run", tmp_path / "out2", *args)
+    assert code == 2 and "for another vocabulary" in said
     assert not (tmp_path / "out2").exists()
 
 
