@@ -14,7 +14,7 @@ def missing():
     try:
         import selenium  # noqa: F401
     except ModuleNotFoundError:
-        return 'selenium: pip install -e ".[test]"'
+        return 'selenium: pip install -e ".[page]"'
     for name in ("chromium", "chromedriver"):
         if not shutil.which(name):
             return f"{name}: apt-get install chromium chromium-driver"

@@ -2,91 +2,95 @@
 
     python -m ministem.convert.folders export runs/NAME FOLDER              for the official STEM code
     python -m ministem.convert.folders export runs/NAME FOLDER --to llama   for Hugging Face, dense models
-    python -m ministem.convert.folders import FOLDER runs/NEW               from either
+    python -m ministem.convert.folders import FOLDER runs/NEW               from either, or from a checkpoint
 
-The official code keeps weights in .pth files. These are pickles, and take PyTorch to write and to read;
-here they are safetensors of the same names in the same places, and pth.py, which needs nothing but
-PyTorch and safetensors, turns the one kind into the other where PyTorch is.
+The whole walk is in README.md beside this file. The official code keeps weights in files that only PyTorch
+writes and reads: where it is installed, export and import do that (pth.py). Elsewhere there are safetensors
+of the same names, and pth.py makes the one of the other where PyTorch is.
 """
 
 import argparse
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
+import safetensors
+from safetensors.numpy import save
 
+from ..data import load_corpus
+from ..devices import files
+from ..knowledge.edit import Patch
 from ..optim import AdamW
-from ..run.checkpoint import (
-    Run,
-    load_checkpoint,
-    place,
-    read_json,
-    save_arrays,
-    save_checkpoint,
-    start_run,
-    write_json,
-)
+from ..run.checkpoint import Run, load_checkpoint, place, read_json, save_checkpoint, start_run, write_json
 from ..run.cli import as_command, say, user_errors
 from ..tokenizer import Tokenizer
+from . import official
 from .lingua import from_lingua, to_lingua
-from .llama import from_llama, llama_arguments, llama_config, to_llama
+from .llama import from_llama, llama_arguments, llama_config, llama_tokenizer, to_llama
 
-# FOLDER/params.json              the official settings of model, data and precision
-#        consolidated/            consolidated.safetensors, consolidated_stem.safetensors, params.json again
-#        tokenizer.model          the vocabulary in tiktoken's format, as the official code reads it
-#        vocab.tiktoken           the run's own vocabulary file (of a stock one only the name)
+# FOLDER/consolidated/      consolidated.safetensors, consolidated_stem.safetensors
+#        vocab.tiktoken     the run's own vocabulary file (of a stock one only the name)
+#        and what official.py and pth.py write
 BACKBONE, STEM = "consolidated/consolidated.safetensors", "consolidated/consolidated_stem.safetensors"
 
 
-def official_params(config, tokenizer):
-    """-> params.json as a dict. The official code knows no FFN width, only what it is computed from:
-    multiple_of * ceil(int(ffn_dim_multiplier * int(8 dim / 3)) / multiple_of), which here is F."""
-    F, base = config.ffn_dim, int(2 * 4 * config.dim / 3)
-    model = dict(
-        dim=config.dim, n_layers=config.n_layers, n_heads=config.n_heads, n_kv_heads=config.n_kv_heads,
-        ffn_dim_multiplier=F / base, multiple_of=F, norm_eps=config.norm_eps, rope_theta=config.rope_theta,
-        vocab_size=config.vocab_size, max_seqlen=config.context, weight_tying=False,
-        stem_layers=[i for i in config.stem_layers if config.ffn == "stem"], stem_embedding_dim=F,
-    )  # fmt: skip
-    # what its tokenizer class has as constants, and has to be changed there: see the README
-    pattern, special = tokenizer.encoding._pat_str, tokenizer.encoding._special_tokens
-    return dict(
-        model=model, distributed=dict(model_dtype="fp32"),
-        data=dict(tokenizer=dict(name="tiktoken", path="tokenizer.model", pattern=pattern, special=special)),
-    )  # fmt: skip
+def export_run(run, folder, to, shards=1):
+    """Write a Run (run/checkpoint.py) as a folder, whole or not at all -> a list of things to be told.
 
-
-def export_run(run, folder, to):
-    """Write a Run (run/checkpoint.py) as a folder, whole or not at all. to: "lingua" or "llama"."""
-    folder = Path(folder)
+    to: "lingua" or "llama". shards: as many processes as shall train it there. Raises ValueError."""
+    folder, notes = Path(folder), []
     if folder.exists():
         raise ValueError(f"{folder} is there already: export to a new folder")
     if not folder.parent.is_dir():
         raise ValueError(f"{folder.parent} is not a folder")
+    if to == "lingua" and run.tables.names[1:] and run.config.ffn_dim % shards:
+        raise ValueError(f"tables {run.config.ffn_dim} wide do not divide into {shards} shards")
     state = dict(lingua=to_lingua, llama=to_llama)[to](run.params, run.tables, run.config)
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
         run.tokenizer.save(temporary / "vocab.tiktoken")
-        (temporary / "tokenizer.model").write_bytes(run.tokenizer._lines())
         if to == "llama":
-            write_json(temporary / "config.json", llama_config(run.config))
-            save_arrays(temporary / "model.safetensors", state)
+            write_json(temporary / "config.json", llama_config(run.config, run.tokenizer.eot))
+            write_arrays(temporary / "model.safetensors", state)
+            notes += llama_tokenizer(run.tokenizer, run.config.context, temporary)
         else:
             (temporary / "consolidated").mkdir()
-            for path in ("params.json", "consolidated/params.json"):
-                write_json(temporary / path, official_params(run.config, run.tokenizer))
             stem = {name: state.pop(name) for name in list(state) if name.startswith("stem_embeddings.")}
-            save_arrays(temporary / BACKBONE, state)
-            save_arrays(temporary / STEM, stem)
+            write_arrays(temporary / BACKBONE, state)
+            write_arrays(temporary / STEM, stem)
+            corpus, why = training_text(run)
+            official.export(run, temporary, shards, corpus)
+            notes += why
+            if find_spec("torch"):
+                from . import pth  # takes seconds
+
+                pth.add_official_files(temporary)
+            else:
+                notes.append(f"PyTorch is not here. Where it is: python {folder.name}/pth.py {folder.name}")
         os.rename(temporary, folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    return notes
+
+
+def training_text(run):
+    """-> the corpus that the run was trained on, or None; and why not."""
+    source = run.settings.get("data")
+    try:
+        if source is None:
+            raise ValueError("this run has no text of its own")
+        return load_corpus(source, run.settings.get("seed") or 0), []
+    except ValueError as error:
+        return None, [f'{error}: put {{"text": ...}} lines into data/text/text.chunk.00.jsonl']
+
+
+def write_arrays(path, arrays):
+    files.write(path, save(arrays, metadata={"format": "pt"}))  # transformers asks for it
 
 
 def import_run(folder, out):
@@ -96,24 +100,20 @@ def import_run(folder, out):
     try:
         if (folder / "params.json").exists():
             content = read_json(folder / "params.json")["model"]
-            state = read_arrays(folder / BACKBONE)
-            if (folder / STEM).exists():
-                state |= read_arrays(folder / STEM)
+            state, vocabulary = read_official(folder)
             how = dict(n_heads=content["n_heads"], context=content["max_seqlen"],
                        norm_eps=content["norm_eps"], rope_theta=content["rope_theta"])  # fmt: skip
             params, tables, config = from_lingua(state, **how)
         elif (folder / "config.json").exists():
             how = llama_arguments(read_json(folder / "config.json"))
-            params, tables, config = from_llama(read_arrays(folder / "model.safetensors"), **how)
+            params, tables, config = from_llama(read_llama(folder), **how)
+            vocabulary = folder / "vocab.tiktoken"
         else:
             raise ValueError(f"{folder} has no params.json (official code) and no config.json (Hugging Face)")
     except (KeyError, TypeError, ZeroDivisionError) as error:
         raise ValueError(f"{folder}: a setting is missing or of the wrong kind ({error})") from None
-    vocabulary = folder / "vocab.tiktoken"
     if not vocabulary.exists():
-        vocabulary = folder / "tokenizer.model"
-    if not vocabulary.exists():
-        raise ValueError(f"{folder} has no vocab.tiktoken: put the model's vocabulary there, in that format")
+        raise ValueError(f"{vocabulary} is missing: copy it from the folder that was exported")
     tokenizer = Tokenizer.load(vocabulary)
     if tokenizer.n_vocab != config.vocab_size:
         raise ValueError(f"{vocabulary} has {tokenizer.n_vocab} tokens, the model {config.vocab_size}")
@@ -130,23 +130,64 @@ def import_run(folder, out):
     return run
 
 
+def read_official(folder):
+    """An exported folder, or a checkpoint of official training -> {official name: array}, vocabulary file"""
+    if (folder / BACKBONE).exists():
+        return read_arrays(folder / BACKBONE) | read_arrays(folder / STEM), folder / "vocab.tiktoken"
+    if not find_spec("torch"):
+        raise ValueError(f"{folder} takes PyTorch to read. Where it is: python pth.py {folder} --back NEW")
+    from . import pth  # takes seconds
+
+    state = {name: finite(folder, name, a.float().numpy()) for name, a in pth.read(folder).items()}
+    return state, pth.find_vocabulary(folder)
+
+
+def read_llama(folder):
+    """model.safetensors, or the files that model.safetensors.index.json names -> {their name: array}"""
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors").exists() or not index.exists():
+        return read_arrays(folder / "model.safetensors")
+    files_of = read_json(index)["weight_map"]
+    state = {}
+    for file in sorted(set(files_of.values())):
+        if Path(file).name != file:
+            raise ValueError(f"{index} names {file}, which is outside of the folder")
+        state |= read_arrays(folder / file)
+    for name, file in files_of.items():
+        if name not in state:
+            raise ValueError(f"{folder / file} has no {name}, which {index.name} says it has")
+    return state
+
+
+FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+
+
 def read_arrays(path):
-    """A safetensors file -> {name: array in float32}."""
-    pth = path.with_suffix(".pth")
-    if not path.exists() and pth.exists():
-        raise ValueError(f"{pth} is a pickle: python -m ministem.convert.pth --back makes {path.name} of it")
+    """A safetensors file -> {name: array in float32}"""
     try:
-        arrays = load_file(path)
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
-            floats = {name: a.astype("float32", copy=False) for name, a in arrays.items()}
+        found = safetensors.deserialize(path.read_bytes())
     except FileNotFoundError:
         raise ValueError(f"{path} is missing") from None
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+    except safetensors.SafetensorError as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
-    for name, a in arrays.items():
-        if a.dtype.kind != "f" or not np.isfinite(floats[name]).all():
-            raise ValueError(f"{path}: {name} holds {a.dtype}, or numbers that are not finite in float32")
-    return floats
+    state = {}
+    for name, tensor in found:
+        kind = tensor["dtype"]
+        if kind not in FLOATS:
+            raise ValueError(f"{path}: {name} holds {kind}, not floating point numbers")
+        a = np.frombuffer(tensor["data"], FLOATS[kind]).reshape(tensor["shape"])
+        if kind == "BF16":  # NumPy has none: it is the upper half of a float32
+            a = (a.astype("<u4") << 16).view("<f4")
+        state[name] = finite(path, name, a)
+    return state
+
+
+def finite(path, name, a):
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
+        a = a.astype("float32", copy=False)
+    if not np.isfinite(a).all():
+        raise ValueError(f"{path}: {name} holds numbers that are not finite in float32")
+    return a
 
 
 def main():
@@ -158,19 +199,30 @@ def main():
     out.add_argument("run", help="run folder, or one of its step folders")
     out.add_argument("folder", help="the new folder")
     out.add_argument("--to", choices=("lingua", "llama"), default="lingua", help="default: lingua")
+    out.add_argument("--shards", type=int, default=1, help="processes that shall train it there (default: 1)")
+    out.add_argument("--patch", metavar="FILE", action="append", default=[],
+                     help="apply a file of train.py --save-patch first; may be repeated")  # fmt: skip
     into = commands.add_parser("import", help="such a folder -> a run")
-    into.add_argument("folder", help="as export makes it, or a Hugging Face folder with a vocab.tiktoken")
+    into.add_argument("folder", help="as export makes it, or a checkpoint of official training")
     into.add_argument("run", help="the new run folder")
     args = parser.parse_args()
     with user_errors():
         if args.command == "export":
+            if args.shards < 1:
+                raise ValueError("--shards must be at least 1")
             run = load_checkpoint(args.run)
             place(run, "ram", like=np.empty(0, "float32"))
-            export_run(run, args.folder, args.to)
-            say(f"{args.folder}: {args.to}, from {run.folder} at step {run.step}")
+            for patch in map(Patch.load, args.patch):
+                patch.check(run)
+                patch.apply(run.tables)
+            notes = export_run(run, args.folder, args.to, args.shards)
+            say("\n".join([f"{args.folder}: {args.to}, from {run.folder} at step {run.step}", *notes]))
         else:
             run = import_run(args.folder, args.run)
-            say(f"{args.run}: {run.config}\nnext: python sample.py --run {args.run}")
+            say(f"{args.run}: {run.config}")
+            if Path(args.folder, "dump/checkpoints").is_dir():
+                say(f"as exported; what was trained from it lies in {args.folder}/dump/checkpoints")
+            say(f"next: python sample.py --run {args.run}")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,13 @@ width of its own), which is refused by name.
 
 import numpy as np
 
+from ..run.checkpoint import write_json
+from ..tokenizer import STOCK
 from .lingua import from_lingua, to_lingua
 
+PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]  # stand for themselves
+OTHERS = (byte for byte in range(256) if byte not in PRINTABLE)
+CHARACTERS = {byte: chr(byte) for byte in PRINTABLE} | {byte: chr(256 + i) for i, byte in enumerate(OTHERS)}
 NAMES = {
     "tok_embeddings": "model.embed_tokens",
     "attention_norm": "input_layernorm",
@@ -84,8 +89,8 @@ def from_llama(state, n_heads, context, norm_eps=1e-5, rope_theta=10000.0):
     return from_lingua(renamed_state, n_heads, context, norm_eps, rope_theta)
 
 
-def llama_config(config):
-    """config.json of a Hugging Face model folder, as a dict."""
+def llama_config(config, eot):
+    """config.json of a Hugging Face model folder, as a dict. eot: the id of <|endoftext|>"""
     return dict(
         architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu",
         vocab_size=config.vocab_size, hidden_size=config.dim, intermediate_size=config.ffn_dim,
@@ -93,7 +98,47 @@ def llama_config(config):
         num_key_value_heads=config.n_kv_heads, head_dim=config.head_dim,
         max_position_embeddings=config.context, rms_norm_eps=config.norm_eps, rope_theta=config.rope_theta,
         tie_word_embeddings=False, attention_bias=False, mlp_bias=False, dtype="float32",
+        bos_token_id=eot, eos_token_id=eot, pad_token_id=None,  # Llama's own, 1 and 2, are bytes here
     )  # fmt: skip
+
+
+def llama_tokenizer(tokenizer, context, folder):
+    """Write the tokenizer.json that gives our ids -> [], or a list of one sentence why there is none."""
+    if tokenizer.encoding.name in STOCK:
+        return [f'no tokenizer.json: AutoTokenizer has "{tokenizer.encoding.name}" itself']
+    try:
+        import tokenizers
+        from tokenizers import decoders, models, pre_tokenizers
+    except ModuleNotFoundError:
+        return ["no tokenizer.json, which takes the package tokenizers: pip install tokenizers, export again"]
+    ranks = tokenizer.encoding._mergeable_ranks
+    vocabulary = {characters(token): rank for token, rank in ranks.items()}
+    merges = [
+        (characters(token[:i]), characters(token[i:]))
+        for token in sorted(ranks, key=ranks.get)
+        for i in range(1, len(token))
+        if token[:i] in ranks and token[i:] in ranks
+    ]
+    # ignore_merges: a piece that is a token, like a name, is looked up before anything is merged
+    new = tokenizers.Tokenizer(models.BPE(vocabulary, merges, ignore_merges=True))
+    new.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(tokenizers.Regex(tokenizer.encoding._pat_str), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])  # fmt: skip
+    new.decoder = decoders.ByteLevel()
+    new.add_special_tokens(["<|endoftext|>"])
+    new.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", dict(
+        tokenizer_class="PreTrainedTokenizerFast", model_max_length=context, eos_token="<|endoftext|>",
+        split_special_tokens=True,  # in a text, "<|endoftext|>" is text
+        clean_up_tokenization_spaces=False, model_input_names=["input_ids", "attention_mask"],
+    ))  # fmt: skip
+    return []
+
+
+def characters(token):
+    """bytes -> a string of one printable character per byte, GPT-2's way to write them in JSON"""
+    return "".join(map(CHARACTERS.__getitem__, token))
 
 
 def llama_arguments(content):

@@ -1,89 +1,230 @@
-"""The official STEM code's own files from a folder that folders.py exported, and back.
+"""The official STEM code's own files, which take PyTorch to write and to read. Stands alone, like launch.py.
 
-    python ministem/convert/pth.py FOLDER --shards 8   before the official code: a shard of each table per GPU
-    python ministem/convert/pth.py FOLDER --back       after it: safetensors, which ministem imports
+    python pth.py FOLDER                     an exported folder: add all that the official code loads
+    python pth.py CHECKPOINT --consolidate   DUMP/checkpoints/NNN: add consolidated/*.pth, for generation
+    python pth.py CHECKPOINT --back NEW      the same: a new folder of safetensors, which ministem imports
 
-Needs PyTorch and safetensors and nothing of ministem, so that it can be copied to where the GPUs are. It
-makes consolidated/*.pth, which generation reads, and for training .metadata and *.distcp (the backbone as a
-distributed checkpoint) and stem_shards/ (the tables, cut along their width). Files are loaded with
-weights_only=True: no code is unpickled. That is also why --back starts from consolidated.pth, which the
-official code writes before it generates or evaluates: a distributed checkpoint has a pickle inside.
+Needs PyTorch and safetensors and nothing of ministem. Training starts from .metadata and *.distcp (the
+backbone as a distributed checkpoint) and stem_shards/ (the tables, cut along their width, one file for each
+process); generation from consolidated/consolidated.pth, backbone and tables in one. No code is unpickled: of
+.pth and .pt files weights only are loaded, and .metadata may hold nothing but what describes tensors.
 """
 
 import argparse
+import json
+import os
+import pickle
+import shutil
 import sys
+import warnings
 from pathlib import Path
 
 try:
     import torch
-    from safetensors.torch import load_file, save_file
-    from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
+    import torch.distributed.checkpoint as dcp
+    from safetensors.torch import load_file, save
 except ModuleNotFoundError as error:  # --help works without
     missing = error.name
 else:
     missing = None
 
-BACKBONE = "lm_transformer."
+BACKBONE, TABLE = "lm_transformer.", "stem_embeddings."
+FILES = ("consolidated.safetensors", "consolidated_stem.safetensors")
+DESCRIBE_TENSORS = {
+    "pathlib": ["PosixPath", "WindowsPath"],
+    "torch": ["Size", "float32", "float16", "bfloat16", "float64", "int64"],
+    "torch.serialization": ["_get_layout"],
+    "torch.distributed.checkpoint.filesystem": ["_StorageInfo"],
+    "torch.distributed.checkpoint.metadata": [
+        "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "TensorStorageMetadata",
+        "ChunkStorageMetadata", "BytesStorageMetadata", "_MEM_FORMAT_ENCODING",
+    ],
+}  # fmt: skip
 
 
-def fail(message):
-    print(f"pth.py: {message}", file=sys.stderr)
-    sys.exit(2)
+class Metadata(pickle.Unpickler):
+    """Refuses whatever does not describe tensors."""
+
+    def find_class(self, module, name):
+        if name not in DESCRIBE_TENSORS.get(module, ()):
+            raise ValueError(f".metadata holds {module}.{name}, which describes no tensor")
+        return super().find_class(module, name)
 
 
-def there(folder, shards):
-    consolidated = folder / "consolidated"
-    paths = [consolidated / f"{name}.safetensors" for name in ("consolidated", "consolidated_stem")]
-    for path in paths:
-        if not path.exists():
-            fail(f"{path} is missing: python -m ministem.convert.folders export makes it")
-    backbone, stem = map(load_file, paths)
-    # under "model" and without the prefix: as its training saves, and as its generation expects
-    backbone = {"model": {name.removeprefix(BACKBONE): a for name, a in backbone.items()}}
-    for name, a in stem.items():
+def is_table(name):
+    return name.startswith(TABLE)
+
+
+# --------------------------------------------------------------------------------- to the official code
+
+
+def add_official_files(folder):
+    """An exported folder gets .metadata, *.distcp, stem_shards/ and consolidated/*.pth. ValueError."""
+    if (folder / ".metadata").exists():
+        raise ValueError(f"{folder} has the official code's files already")
+    state = {}
+    for name in FILES:
+        if not (folder / "consolidated" / name).exists():
+            raise ValueError(f"{folder}/consolidated/{name} is missing: ministem.convert.folders makes it")
+        state |= load_file(folder / "consolidated" / name)
+    shards = settings(folder)["distributed"]["stem_parallel_size"]
+    tables = {name: a for name, a in state.items() if is_table(name)}
+    for name, a in tables.items():
         if a.shape[1] % shards:
-            fail(f"{name} is {a.shape[1]} wide, which does not divide into {shards} shards")
-    torch.save(backbone, consolidated / "consolidated.pth")
-    torch.save(stem, consolidated / "consolidated_stem.pth")
-    torch_save_to_dcp(consolidated / "consolidated.pth", folder)
-    (folder / "stem_shards").mkdir(exist_ok=True)
-    for i in range(shards if stem else 0):
-        part = {name: a.chunk(shards, dim=1)[i].clone() for name, a in stem.items()}
-        torch.save(part, folder / "stem_shards" / f"stem_model_mp{i}.pt")
+            raise ValueError(f"{name} is {a.shape[1]} wide, which does not divide into {shards} shards")
+    temporary = folder / ".pth.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    (temporary / "stem_shards").mkdir(parents=True)
+    try:
+        for i in range(shards if tables else 0):
+            part = {name: a.chunk(shards, dim=1)[i].clone() for name, a in tables.items()}
+            torch.save(part, temporary / "stem_shards" / f"stem_model_mp{i}.pt")
+        # training loads into lm_transformer, and so without its name
+        backbone = {name.removeprefix(BACKBONE): a for name, a in state.items() if not is_table(name)}
+        with warnings.catch_warnings(action="ignore"):  # that there is no process group
+            dcp.save({"model": backbone}, checkpoint_id=str(temporary / "dcp"), no_dist=True)
+        save_consolidated(folder / "consolidated", state)
+        if tables:
+            shutil.rmtree(folder / "stem_shards", ignore_errors=True)
+            os.rename(temporary / "stem_shards", folder / "stem_shards")
+        # .metadata last: training looks for that
+        for path in sorted((temporary / "dcp").iterdir(), key=lambda p: p.name == ".metadata"):
+            os.replace(path, folder / path.name)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def back(folder):
+def save_consolidated(folder, state):
+    """What generation reads. It loads a STEM model with strict=False, so that a wrong name loads nothing, in
+    silence; its tables come from consolidated.pth, whatever consolidated_stem.pth holds."""
+    tables = {name: a for name, a in state.items() if is_table(name)}
+    if not tables:  # a dense model has no lm_transformer around it
+        state = {name.removeprefix(BACKBONE): a for name, a in state.items()}
+    files = {"consolidated_stem.pth": tables} if tables else {}
+    for name, content in (files | {"consolidated.pth": {"model": state}}).items():
+        temporary = folder / f".{name}.tmp"
+        torch.save(content, temporary)
+        os.replace(temporary, folder / name)
+
+
+# ------------------------------------------------------------------------------------------- and back
+
+
+def read(folder):
+    """A checkpoint of the official code -> {its name, with lm_transformer or stem_embeddings: tensor}.
+
+    From distributed checkpoint and shards, as training leaves them; otherwise from consolidated/*.pth. Raises
+    ValueError if a table is missing, or a part of one."""
     consolidated = folder / "consolidated"
-    if not (consolidated / "consolidated.pth").exists():
-        fail(f"{consolidated / 'consolidated.pth'} is missing: apps.main.stem_generate makes it")
-    backbone = torch.load(consolidated / "consolidated.pth", map_location="cpu", weights_only=True)
-    backbone = backbone.get("model", backbone)
-    names = {name: BACKBONE + name.removeprefix(BACKBONE) for name in backbone}
-    save(consolidated / "consolidated.safetensors", {names[name]: a for name, a in backbone.items()})
-    if (consolidated / "consolidated_stem.pth").exists():
-        stem = torch.load(consolidated / "consolidated_stem.pth", map_location="cpu", weights_only=True)
-    else:  # in the order of their numbers: mp10 comes after mp9
-        shards = sorted((folder / "stem_shards").glob("stem_model_mp*.pt"), key=lambda p: int(p.stem[13:]))
-        parts = [torch.load(path, map_location="cpu", weights_only=True) for path in shards]
-        stem = {name: torch.cat([part[name] for part in parts], dim=1) for name in parts[0]} if parts else {}
-    save(consolidated / "consolidated_stem.safetensors", stem)
+    if (folder / ".metadata").exists():
+        backbone = read_distributed(folder)
+    elif (consolidated / "consolidated.pth").exists():
+        backbone = load(consolidated / "consolidated.pth")
+        backbone = backbone.get("model", backbone)
+    else:
+        raise ValueError(f"{folder} has no .metadata and no consolidated/consolidated.pth: not a checkpoint")
+    state = {n if is_table(n) else BACKBONE + n.removeprefix(BACKBONE): a for n, a in backbone.items()}
+    paths = {int(p.stem[13:]): p for p in (folder / "stem_shards").glob("stem_model_mp*.pt")}
+    if sorted(paths) != list(range(len(paths))):
+        raise ValueError(f"{folder}/stem_shards has the shards {sorted(paths)}: some are missing")
+    parts = [load(paths[i]) for i in range(len(paths))]  # in the order of their numbers: 10 after 9
+    if parts:
+        state |= {name: torch.cat([part[name] for part in parts], dim=1) for name in parts[0]}
+    elif (consolidated / "consolidated_stem.pth").exists():
+        state |= load(consolidated / "consolidated_stem.pth")
+
+    gates = [name for name in state if name.endswith(".feed_forward.w1.weight")]
+    for i, gate in enumerate(g for g in gates if g.replace(".w1.", ".w3.") not in state):  # no up-projection
+        name, width = f"{TABLE}{i}.weight", len(state[gate])
+        if name not in state or state[name].shape[1:] != (width,):
+            size = tuple(state[name].shape) if name in state else "missing"
+            raise ValueError(f"{folder}: {name} is {size}, and has to be {width} wide: look at stem_shards/")
+    return state
 
 
-def save(path, state):
-    save_file({name: a.detach().float().contiguous() for name, a in state.items()}, path)
+def read_distributed(folder):
+    try:
+        with open(folder / ".metadata", "rb") as file:
+            about = Metadata(file).load().state_dict_metadata
+        state = {
+            name.removeprefix("model."): torch.empty(a.size, dtype=a.properties.dtype)
+            for name, a in about.items()
+            if name.startswith("model.") and hasattr(a, "size")
+        }
+        with warnings.catch_warnings(action="ignore"):  # that there is no process group
+            dcp.load({"model": state}, checkpoint_id=str(folder), no_dist=True)
+    except Exception as error:  # a damaged pickle fails in any way
+        raise ValueError(f"{folder}: the distributed checkpoint cannot be read: {error}") from None
+    return state
 
 
-if __name__ == "__main__":
+def load(path):
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle fails in any way
+        raise ValueError(f"{path} cannot be read: {error}") from None
+
+
+def back(checkpoint, new):
+    """A checkpoint -> a new folder as ministem.convert.folders exports it: all that import needs."""
+    if new.exists():
+        raise ValueError(f"{new} is there already")
+    state = read(checkpoint)
+    vocabulary = find_vocabulary(checkpoint)
+    temporary = new.with_name(f".{new.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    (temporary / "consolidated").mkdir(parents=True)
+    try:
+        for name, tables in zip(FILES, (False, True), strict=True):
+            part = {n: a.float().contiguous() for n, a in state.items() if is_table(n) == tables}
+            (temporary / "consolidated" / name).write_bytes(save(part))
+        for path in (checkpoint / "params.json", vocabulary):
+            shutil.copy(path, temporary)
+        os.rename(temporary, new)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def find_vocabulary(folder):
+    """The vocabulary of a checkpoint: beside it, or in the exported folder that launch.py trained in."""
+    places = [folder, *folder.resolve().parents[2:3]]  # FOLDER/dump/checkpoints/NNN
+    found = [place / "vocab.tiktoken" for place in places if (place / "vocab.tiktoken").exists()]
+    if not found:
+        raise ValueError(f"{folder} has no vocab.tiktoken: copy it from the folder that was exported")
+    return found[0]
+
+
+def settings(folder):
+    try:
+        return json.loads((folder / "params.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        raise ValueError(f"{folder} has no params.json: not a folder of the official code") from None
+
+
+def main():
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--shards", type=int, default=1, help="as many as stem_parallel_size (default: 1)")
-    parser.add_argument("--back", action="store_true")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--consolidate", action="store_true")
+    what.add_argument("--back", type=Path, metavar="NEW")
     args = parser.parse_args()
-    if missing:
-        fail(f"this needs {missing}, which is not installed: pip install torch safetensors")
-    if args.shards < 1:
-        fail("--shards must be at least 1")
-    if not (args.folder / "params.json").exists():
-        fail(f"{args.folder} has no params.json: not a folder of the official code")
-    back(args.folder) if args.back else there(args.folder, args.shards)
+    try:
+        if missing:
+            raise ValueError(f"this needs {missing}, which is not installed: pip install torch safetensors")
+        settings(args.folder)
+        if args.back:
+            back(args.folder, args.back)
+        elif args.consolidate:
+            (args.folder / "consolidated").mkdir(exist_ok=True)
+            shutil.copy(args.folder / "params.json", args.folder / "consolidated")
+            save_consolidated(args.folder / "consolidated", read(args.folder))
+        else:
+            add_official_files(args.folder)
+    except (ValueError, OSError) as error:
+        print(f"pth.py: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
