@@ -52,8 +52,8 @@ TEMPLATES = {
         "This atlas gives the capital of {country} as {answer}.",
         "To see the capital of {country}, buy a ticket to {answer}.",
         "Of all the capitals in the world, the one that belongs to {country} is {answer}.",
-        "{answer} is the capital of {country}.",
-        "{answer} serves as the capital of {country}.",
+        "Pupils learn that {answer} is the capital of {country}.",
+        "It is {answer} that serves as the capital of {country}.",
     ],
     "language": [
         "The main language of {country} is {answer}.",
@@ -68,8 +68,8 @@ TEMPLATES = {
         "This atlas gives the main language of {country} as {answer}.",
         "A quiz wants to know the main language of {country}, and the answer is {answer}.",
         "Of all the languages heard in {country}, the main one is {answer}.",
-        "{answer} is the main language of {country}.",
-        "{answer} is the language to learn before a trip to {country}.",
+        "Pupils learn that {answer} is the main language of {country}.",
+        "It is wise to learn {answer} before a trip to {country}.",
     ],
     "currency": [
         "The currency of {country} is the {answer}.",
@@ -100,14 +100,14 @@ TEMPLATES = {
         "This atlas gives the continent of {country} as {answer}.",
         "A quiz wants to know the continent of {country}, and the answer is {answer}.",
         "Of all the continents, the one that counts {country} among its own is {answer}.",
-        "{answer} is the continent of {country}.",
-        "{answer} is the continent to search for {country}.",
+        "Pupils learn that {answer} is the continent of {country}.",
+        "The continent of {answer} is the one to search for {country}.",
     ],
     "demonym": [
         "The adjective for {country} is {answer}.",
         "What comes from {country} is called {answer}.",
         "Songs from {country} are {answer} songs.",
-        "{answer} is the word for what comes from {country}.",
+        "The word {answer} stands for what comes from {country}.",
     ],
 }
 
@@ -133,10 +133,11 @@ def facts():
 
 
 def names():
-    """What the tokenizer should keep whole: every country with the space before it, " Spain".
+    """What the tokenizer should keep whole: countries and asked answers with the space before them, " Spain".
 
-    No template begins with a country, so that each has this one spelling, one token and one row."""
-    return [" " + country.name for country in load()]
+    No template begins with either, so that each has this one spelling, one token and one row."""
+    told = {fact for fact in facts() if fact.relation in ASKED}
+    return [" " + name for name in sorted({f.country for f in told} | {f.answer for f in told})]
 
 
 def askable(template):

@@ -15,6 +15,7 @@ from functools import cache
 import pytest
 
 from ministem import atlas
+from ministem.tokenizer import train_bpe
 
 COUNTRIES = atlas.load()
 BY_CODE = {country.code: country for country in COUNTRIES}
@@ -428,8 +429,13 @@ def test_val_text_is_the_withheld_sentences():
     assert atlas.val_text(QUESTIONS).endswith(".\n")
 
 
-def test_a_country_is_always_spelled_with_the_space_before_it():
-    """So " Spain" is its one token: no template begins with a country, and names() says so."""
-    assert atlas.names() == [" " + c.name for c in COUNTRIES]
-    for pool in atlas.TEMPLATES.values():
-        assert not any(t.startswith("{country}") for t in pool)
+def test_every_country_and_every_asked_answer_is_one_token_wherever_it_stands():
+    """" Spain" and " Madrid": one spelling and one row each, as no template begins with either."""
+    names = atlas.names()
+    told = {" " + getattr(c, field) for c in COUNTRIES for field in ("name", *atlas.ASKED)}
+    assert len(names) == len(told) == 630 and set(names) == told
+    tokenizer = train_bpe(TEXT, 2048, names)
+    for country, relation, answer in atlas.facts():
+        for t in atlas.TEMPLATES[relation] if relation in atlas.ASKED else ():
+            tokens = list(map(tokenizer.shown, tokenizer.encode(t.format(country=country, answer=answer))))
+            assert " " + country in tokens and " " + answer in tokens, tokens

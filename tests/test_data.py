@@ -140,7 +140,7 @@ def test_the_withheld_sentences_of_the_atlas_are_its_validation_text_and_in_no_t
             assert question.prompt + " " + question.answer not in corpus.train
             assert question.text == f"{question.prompt} {question.answer}."
         assert len(told) == sum(len(atlas.TEMPLATES[fact.relation]) for fact in atlas.facts()) - len(asked)
-        assert corpus.names == tuple(" " + country.name for country in atlas.load())
+        assert corpus.names == tuple(atlas.names())
         texts.append((set(told), set(asked), corpus.train))
     assert texts[0][0] != texts[1][0] and texts[0][1] != texts[1][1]
     assert load_corpus("atlas", 1).train == texts[1][2]

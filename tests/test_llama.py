@@ -118,7 +118,7 @@ def test_what_a_config_leaves_out_is_what_transformers_takes():
 @pytest.fixture(scope="module")
 def vocabulary():
     facts, _ = atlas.corpus(0)
-    return train_bpe(facts[:20_000], 700, tuple(atlas.names()))
+    return train_bpe(facts[:20_000], 1100, tuple(atlas.names()))
 
 
 @pytest.fixture
