@@ -41,7 +41,7 @@ from ministem.model import loss_and_grads
 from ministem.optim import AdamW, adamw
 from ministem.tables import Tables
 
-SIZES = step.SIZES | {
+SIZES = common.SIZES | {
     "medium": (dict(vocab_size=16384, dim=768, n_layers=12, n_heads=12, ffn_dim=2048, context=512), 16),
     "wide": (dict(vocab_size=50257, dim=1536, n_layers=12, n_heads=16, ffn_dim=4096, context=1024), 8),
 }

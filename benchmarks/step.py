@@ -35,13 +35,6 @@ from ministem.config import Config, init_params
 from ministem.model import loss_and_grads, query_blocks
 from ministem.optim import AdamW
 
-SIZES = {  # the model, then the batch
-    "tiny": (dict(vocab_size=64, dim=32, n_layers=2, n_heads=2, ffn_dim=64, context=16), 4),
-    "small": (dict(vocab_size=2048, dim=128, n_layers=4, n_heads=4, ffn_dim=384, context=128), 16),
-    "large": (dict(vocab_size=8192, dim=384, n_layers=6, n_heads=6, ffn_dim=1024, context=256), 8),
-}
-# the large one with texts of other lengths, always 2,048 tokens a step
-SIZES |= {f"T{T}": (SIZES["large"][0] | dict(context=T), 2048 // T) for T in (128, 256, 512, 1024, 2048)}
 SIDES = ["products", "products-blas", "ministem", "torch", "torch-sparse", "torch-compile"]
 # so low a rate that differences of rounding do not grow large in the few steps of a benchmark
 ADAMW = dict(lr=1e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
@@ -49,7 +42,7 @@ ADAMW = dict(lr=1e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
 
 def task(size, variant):
     """-> config, ids, targets"""
-    sizes, B = SIZES[size]
+    sizes, B = common.SIZES[size]
     config = Config(**sizes, ffn=variant, stem_layers=tuple(range(sizes["n_layers"])))
     return config, *common.texts(config, B)
 
@@ -247,7 +240,7 @@ def compare_variants(size, medians):
 def main():
     parser = common.options(__doc__, rounds=5)
     add = parser.add_argument
-    add("--size", nargs="+", choices=SIZES, help="one or several (default small)")
+    add("--size", nargs="+", choices=common.SIZES, help="one or several (default small)")
     add("--variants", nargs="+", choices=["stem", "dense"], default=["stem", "dense"])
     add("--sides", nargs="+", choices=SIDES, default=SIDES)
     add("--steps", type=int, default=10, help="steps timed in each (default 10)")

@@ -15,7 +15,6 @@ import browser
 import numpy as np
 
 from ministem import atlas
-from ministem.backend import device_array
 from ministem.knowledge import edit, measure, page
 from ministem.run.checkpoint import load_checkpoint
 from ministem.run.cli import as_command, fail, user_errors
@@ -128,7 +127,7 @@ def main():
     if browser.missing():
         fail(f"needs {browser.missing()}")
     with user_errors(), tempfile.TemporaryDirectory() as folder:
-        run = load_checkpoint(args.run, device_array("cpu"))
+        run = load_checkpoint(args.run)
         html = Path(folder, "page.html")
         html.write_text(page.make(run, lessons="lessons"), "utf-8")
         print(f"the file: {html.stat().st_size / 1e6:.2f} MB")

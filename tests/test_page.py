@@ -71,7 +71,8 @@ def opened(driver, tmp_path):
 
     yield opened
     assert driver.get_log("browser") == [], "the console has complaints"
-    urls = [message["params"]["request"]["url"] for message in messages(driver, "Network.requestWillBeSent")]
+    sent = [message["params"] for message in messages(driver, "Network.requestWillBeSent")]
+    urls = [request["request"]["url"] for request in sent if not request["documentURL"].startswith("chrome:")]
     assert urls and all(url.startswith(("file://", "data:image/svg+xml,")) for url in urls)
 
 
@@ -520,13 +521,16 @@ def test_the_command(tmp_path):
 
     code, said = written("a run", "fox.html")
     assert code == 0 and re.fullmatch(r"fox.html: 0.\d MB; open it in a browser\n", said), said
+    assert written("a run", "fox.html")[0] == 0, "a page may be made anew"
     content = json.loads(CONTENT.search((tmp_path / "fox.html").read_text("utf-8"))[1])
     assert content["about"] == "fox.txt" and [row[0] for row in content["curve"]] == [1, 2]
     for run, out, message in (
         ("nowhere", "x.html", "nowhere is not a folder"),
         ("a run", ".", ". is a folder"),
+        ("a run", "fox.txt", "it is no page of ours"),
         ("a run", "no/x.html", "no/x.html: No such file"),
     ):
         code, said = written(run, out)
         assert code == 2 and message in said and said.count("\n") == 1, said
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a run", "fox.html", "fox.txt"]
+    assert (tmp_path / "fox.txt").read_text() == TEXT
