@@ -68,7 +68,7 @@ def products_side(config, batches, tf32):
         turned = a.ndim == 2 and not a.flags.c_contiguous  # a transposed matrix costs nothing
         return backend.upload(np.ascontiguousarray(a.T), like).T if turned else backend.upload(a.copy(), like)
 
-    block = backend.block_size(like)
+    block = backend.block_size(config.context, like)
     calls = [tuple(map(on_device, call)) for call in step.products(config, len(batches[0][0]), block)]
 
     def take():

@@ -54,7 +54,7 @@ def noise(*shape):
     return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
 
-def products(config, B, block=backend.BLOCK, some=noise):
+def products(config, B, block=None, some=noise):
     """Every matrix product of a step on B texts -> [(a, b, out), ...] in the order of a step.
 
     What a product would be given by the elementwise work in between is random instead. Attention has six
@@ -62,6 +62,7 @@ def products(config, B, block=backend.BLOCK, some=noise):
     C, F, V, T = config.dim, config.ffn_dim, config.vocab_size, config.context
     H, K, D, N = config.n_heads, config.n_kv_heads, config.head_dim, B * config.context
     calls, linears, attentions, is_stem = [], [], [], config.ffn == "stem"
+    block = block or backend.block_size(T, np.empty(0))
     blocks = query_blocks(T, T, H // K, np.empty((block, 0)))  # of the mask, its length is what counts
 
     def multiply(a, b):
