@@ -305,11 +305,11 @@ def main():
 
         common.write_json(args, about, microseconds=measure_parts(cupy))
         return
-    told, rounds = dict(warmup=args.warmup, steps=args.steps, batches=args.batches), args.rounds
-    told["rounds"] = rounds
+    job, rounds = dict(warmup=args.warmup, steps=args.steps, batches=args.batches), args.rounds
+    job["rounds"] = rounds
     medians, args.rounds = {}, 1  # a round is one of many inside a process: starting CUDA takes seconds
     for size in args.sizes:
-        jobs = {side: (told | dict(side=side, size=size), common.environment(1)) for side in args.sides}
+        jobs = {side: (job | dict(side=side, size=size), common.environment(1)) for side in args.sides}
         medians[size] = report(size, *common.take_turns(__file__, jobs, args), args.batches)
     common.write_json(args, about, rounds=rounds, median_ms=medians)
 

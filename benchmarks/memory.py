@@ -185,8 +185,8 @@ def main():
     about, env = common.machine(args.threads), common.environment(args.threads)
     peaks, results = {}, {}
     for size in sizes:
-        told = dict(size=size, threads=args.threads)
-        jobs = {way: (told | {"way": way}, env) for way in ("resident", "traced")}
+        job = dict(size=size, threads=args.threads)
+        jobs = {way: (job | {"way": way}, env) for way in ("resident", "traced")}
         results[size], errors = common.take_turns(__file__, jobs, args)
         for name, error in errors.items():
             sys.exit(f"{name}: did not run: {error}")

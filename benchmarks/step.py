@@ -252,9 +252,9 @@ def main():
 
     def job(size, variant, side):
         threads = 1 if side == "products" else args.threads
-        told = dict(size=size, variant=variant, side=side, threads=args.threads)
-        told |= dict(warmup=args.warmup, steps=args.steps)
-        return told, common.environment(threads, torch="torch" in side)
+        work = dict(size=size, variant=variant, side=side, threads=args.threads)
+        work |= dict(warmup=args.warmup, steps=args.steps)
+        return work, common.environment(threads, torch="torch" in side)
 
     median_ms, errors, results = {}, {}, {}
     for size in sizes:

@@ -60,18 +60,18 @@ def override(batch, tables, edits, layers=None):
 def table_names(tables, layers=None):
     """Which tables an edit is about: those of all STEM layers, or of `layers`, a list of layer numbers.
 
-    "embed" among them adds the token embedding. No edit of ours touches that; it is there to ask where a fact
-    is read from. Raises ValueError if a layer has no table."""
+    "embed" among them adds the token embedding. Edits leave it alone; it is for testing where a fact is read.
+    Raises ValueError if a layer has no table."""
     stem = [name for name in tables.names if name != "embed"]
     if layers is None:
-        wanted = stem
+        names = stem
     else:
-        wanted = [layer if layer == "embed" else f"layers.{layer}.table" for layer in layers]
-    for name in wanted or ["no table at all"]:
+        names = [layer if layer == "embed" else f"layers.{layer}.table" for layer in layers]
+    for name in names or ["no table at all"]:
         if name not in tables.names:
             having = ", ".join(name.split(".")[1] for name in stem) or "none"
             raise ValueError(f"nothing to edit in {name}: the layers with a table are {having}")
-    return wanted
+    return names
 
 
 def while_generating(tables, edits, layers=None):
@@ -101,12 +101,12 @@ def find(tokenizer, prompt, name, every=False):
     tokens = [tokenizer.token_bytes(id) for id in ids]
     text, starts = b"".join(tokens), [0, *accumulate(map(len, tokens))]  # token i: starts[i]..starts[i+1]
     # as the tokenizer reads it: an odd character is then odd in the same way on both sides
-    wanted = tokenizer.decode_bytes(tokenizer.encode(name.strip()))
-    if not wanted:
+    target = tokenizer.decode_bytes(tokenizer.encode(name.strip()))
+    if not target:
         raise ValueError(f"{name!r} is no name to search for")
-    spans, there, at = [], False, text.find(wanted)
+    spans, occurs, at = [], False, text.find(target)
     while at >= 0:
-        there, end = True, at + len(wanted)
+        occurs, end = True, at + len(target)
         first, stop = bisect_right(starts, at) - 1, bisect_left(starts, end)
         # what else these tokens hold: spaces before it, or a part of a character (tokens are made of bytes,
         # and 日本の may well be [日本 and a third of の][two thirds of の])
@@ -114,9 +114,9 @@ def find(tokenizer, prompt, name, every=False):
         whole = not any(part.decode(errors="ignore") for part in more) and not in_a_word(text, at, end)
         if whole and not (every and spans and first < spans[-1][1]):  # "aa" is in "aaa" once, not twice
             spans.append((first, stop))
-        at = text.find(wanted, at + 1)
+        at = text.find(target, at + 1)
     if not spans:
-        how = "stands in the prompt only inside a longer word or token" if there else "is not in the prompt"
+        how = "stands in the prompt only inside a longer word or token" if occurs else "is not in the prompt"
         more = "..." if len(ids) > 40 else ""
         raise ValueError(f"{name!r} {how}, whose tokens are: {more}{shown(tokenizer, ids[-40:])}")
     return spans if every else spans[-1:]
@@ -300,14 +300,14 @@ def only_tables(grads, ids=None):
     What gets no gradient is not touched by the optimiser: the rest of the model stays as it is, bit for bit.
     The token embedding is left out too. We have tried it: ten invented countries taught to the default model
     among 2,000 old sentences were recalled 93 % without it and 90 % with it, alone 81 % and 86 %."""
-    kept = {}
+    of_tables = {}
     for name, grad in grads.items():
         if isinstance(grad, RowSparse) and name != "embed":
             if ids is not None:
                 keep = upload(np.flatnonzero(np.isin(download(grad.rows), ids)), grad.values)
                 grad = RowSparse(grad.rows[keep], grad.values[keep], grad.shape)
-            kept[name] = grad
-    return kept
+            of_tables[name] = grad
+    return of_tables
 
 
 def fingerprint(run):
@@ -339,13 +339,13 @@ class Patch:
             raise ValueError("the two models have different tables: there is no patch between them")
         changes = {}
         for name in before.names:
-            found = []
+            parts = []
             for (start, old), (_, new) in zip(before.parts(name), after.parts(name), strict=True):
                 old, new = (np.ascontiguousarray(download(part)) for part in (old, new))
                 bits = f"u{old.itemsize}"  # compared as bits: -0.0 and 0.0 are equal, and not the same bytes
                 rows = np.flatnonzero((old.view(bits) != new.view(bits)).any(1))
-                found.append((start + rows, old[rows], new[rows]))
-            rows, old, new = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+                parts.append((start + rows, old[rows], new[rows]))
+            rows, old, new = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
             if len(rows):
                 changes[name] = rows, old, new
         return cls(changes, vocabulary, base)
