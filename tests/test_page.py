@@ -18,7 +18,7 @@ from commands import TINY, command
 
 from ministem import Config, forward, init_params, train_bpe
 from ministem.generate import generate
-from ministem.knowledge import edit, inside, page
+from ministem.knowledge import edit, inside, naming, page
 from ministem.run.checkpoint import Run
 from ministem.tables import Tables
 from ministem.tokenizer import Tokenizer
@@ -159,7 +159,7 @@ def test_a_greedy_text_is_that_of_generate(opened, tmp_path, prompt, old, now):
           return side.written;
         });""")
     ids = model.tokenizer.encode(prompt)
-    [token], [row] = (edit.spelling(model.tokenizer, name) for name in (old, now))
+    [token], [row] = (naming.spelling(model.tokenizer, name) for name in (old, now))
     start = ids.index(token)
     override = edit.while_generating(model.tables, [(start, [row])])
     parts = model.params, model.tables, model.config
@@ -261,10 +261,10 @@ def test_an_exchange_reads_the_rows_that_an_edit_reads(opened, tmp_path):
     driver, cases = opened(run(tmp_path / "run")), []
     names = ["Spain", "Papua New Guinea", "Guinea", "South Sudan", "Atlantis", "Madrid"]
     prompts = ("The capital of {} is", "{} is", "({}) is", "of\n{} the")
-    for prompt, old, now, how in itertools.product(prompts, names, [*names, "日本"], edit.HOW):
+    for prompt, old, now, how in itertools.product(prompts, names, [*names, "日本"], naming.HOW):
         prompt = prompt.format(old)
         try:
-            expected = [[t, list(ids)] for t, ids in edit.plan(TOKENIZER, prompt, [(old, now)], how)]
+            expected = [[t, list(ids)] for t, ids in naming.plan(TOKENIZER, prompt, [(old, now)], how)]
         except ValueError as error:
             expected = str(error)
         cases.append([prompt, old, now, how, expected])

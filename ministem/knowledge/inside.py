@@ -18,7 +18,8 @@ from ..generate import window_start
 from ..model import linear_forward, trunk_forward
 from ..run.checkpoint import load_checkpoint, newest_run
 from ..run.cli import as_command, user_errors
-from .edit import Patch, find, spelling
+from .edit import Patch
+from .naming import find, spelling
 
 # ------------------------------------------------------------------------------- showing tokens in columns
 
