@@ -1,7 +1,7 @@
 """How fast does a model write, token by token, and how fast does it read a prompt?
 
-    python benchmarks/generate.py                      # three sizes, every side
-    python benchmarks/generate.py --sizes small --threads 1
+    python benchmarks/generate.py                      # four sizes, every side
+    python benchmarks/generate.py --sizes small long --threads 1 --json results/generate.json
 
 The sides, all with the same weights, greedy, so that all must write the same tokens:
 
@@ -33,6 +33,7 @@ SIZES = {
     "tiny": dict(vocab_size=64, dim=16, n_layers=2, n_heads=2, n_kv_heads=1, ffn_dim=32, context=16),
     "small": dict(vocab_size=2048, dim=128, n_layers=4, n_heads=4, ffn_dim=384, context=128),
     "large": dict(vocab_size=8192, dim=384, n_layers=6, n_heads=6, ffn_dim=1024, context=256),
+    "long": dict(vocab_size=8192, dim=384, n_layers=6, n_heads=6, ffn_dim=1024, context=1024),
     "d288": dict(vocab_size=32000, dim=288, n_layers=6, n_heads=6, ffn_dim=768, context=256),
 }
 DRAWS = {"plain": (None, None), "top-k 50": (50, None), "top-p 0.9": (None, 0.9)}  # top_k, top_p
@@ -172,16 +173,16 @@ def report(size, sides, results):
 def main():
     parser = common.options(__doc__, rounds=5)
     add = parser.add_argument
-    add("--sizes", nargs="+", choices=SIZES, help="default: small large d288")
+    add("--sizes", nargs="+", choices=SIZES, help="default: small large long d288")
     add("--sides", nargs="+", choices=SIDES, default=SIDES)
     add("--seconds", type=float, default=3, help="timed in each process (default 3; at least one text)")
     args = common.parse(parser, work)
-    sizes = args.sizes or (["tiny"] if args.quick else ["small", "large", "d288"])
+    sizes = args.sizes or (["tiny"] if args.quick else ["small", "large", "long", "d288"])
     about = common.machine(args.threads, "torch")
 
     def job(size, side):
-        told = dict(side=side, size=size, threads=args.threads, seconds=args.seconds)
-        return told, common.environment(args.threads, torch="torch" in side)
+        work = dict(side=side, size=size, threads=args.threads, seconds=args.seconds)
+        return work, common.environment(args.threads, torch="torch" in side)
 
     jobs = {f"{size} {side}": job(size, side) for size in sizes for side in args.sides}
     results, errors = common.take_turns(__file__, jobs, args)

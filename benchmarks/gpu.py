@@ -3,6 +3,7 @@
     python benchmarks/gpu.py                        # small, medium: every side
     python benchmarks/gpu.py --sizes large --sides ministem torch-compile
     python benchmarks/gpu.py --sides ministem ministem-host --batches 8
+    python benchmarks/gpu.py --parts                # other ways to do three parts of a step
 
 The sides start from the same weights and see the same batch; -tf32 lets matrix products round their
 factors to 10 bits:
@@ -33,13 +34,14 @@ import numpy as np
 import step
 
 from ministem import backend
+from ministem.backend import row_max
 from ministem.config import Config, init_params
 from ministem.devices.host import HostTables
 from ministem.model import loss_and_grads
-from ministem.optim import AdamW
+from ministem.optim import AdamW, adamw
 from ministem.tables import Tables
 
-SIZES = step.SIZES | {
+SIZES = common.SIZES | {
     "medium": (dict(vocab_size=16384, dim=768, n_layers=12, n_heads=12, ffn_dim=2048, context=512), 16),
     "wide": (dict(vocab_size=50257, dim=1536, n_layers=12, n_heads=16, ffn_dim=4096, context=1024), 8),
 }
@@ -66,7 +68,8 @@ def products_side(config, batches, tf32):
         turned = a.ndim == 2 and not a.flags.c_contiguous  # a transposed matrix costs nothing
         return backend.upload(np.ascontiguousarray(a.T), like).T if turned else backend.upload(a.copy(), like)
 
-    calls = [tuple(map(on_device, call)) for call in step.products(config, len(batches[0][0]))]
+    block = backend.block_size(config.context, like)
+    calls = [tuple(map(on_device, call)) for call in step.products(config, len(batches[0][0]), block)]
 
     def take():
         for a, b, out in calls:
@@ -166,6 +169,83 @@ def work(side, size, warmup, steps, rounds, batches=1):
     return dict(ms=ms, losses=losses, launches=n, busy=busy)
 
 
+# -------------------------------------------------------------------------- other ways to do its parts
+
+
+def scatter_add(cp, V, N, D):
+    """backend.sum_rows against atomics and a one-hot product. (Do we need a kernel of our own?)"""
+    rows, slot = np.unique(common.zipf(V, N, np.random.default_rng(0)), return_inverse=True)
+    x, slot, U = cp.ones((N, D), "float32"), cp.asarray(slot.astype("int32")), len(rows)
+    each = cp.arange(U, dtype="int32")[:, None]
+    return {
+        "ours": lambda: backend.sum_rows(x, slot, U),
+        "add.at": lambda: cp.add.at(cp.zeros((U, D), "float32"), slot, x),
+        "one-hot product": lambda: (slot == each).astype("float32") @ x,
+    }
+
+
+def softmax(cp, N, S):
+    """Attention's operations against the same with two of them fused. (Worth a function of backend.py?)"""
+    p, fused = cp.ones((N, S), "float32"), cp.fuse(lambda x, top: cp.exp(x - top))
+
+    def ours():
+        e = p - row_max(p)
+        np.exp(e, out=e)
+        return e / backend.row_sum(e)
+
+    def theirs():
+        e = fused(p, row_max(p))
+        return e / backend.row_sum(e)
+
+    return {"ours": ours, "two fused": theirs}
+
+
+def adamw_update(cp, N):
+    """optim.adamw's fifteen operations against one kernel. (They are a third of a step's launches.)"""
+    p, g, m, v = (cp.ones(N, "float32") for _ in range(4))
+    kernel = cp.ElementwiseKernel(
+        "T g, T b1, T b2, T size, T root, T eps, T keep", "T p, T m, T v",
+        """m += (1 - b1) * (g - m); v += (1 - b2) * (g * g - v);
+           p = p * keep - size * m / (sqrt(v) * root + eps);""", "adamw",
+    )  # fmt: skip
+    settings = dict(t=3, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, decay=0.1)
+    return {"ours": lambda: adamw(p, g, m, v, **settings),
+            "one kernel": lambda: kernel(g, 0.9, 0.95, 1e-3, 1.0, 1e-8, 1.0, p, m, v)}  # fmt: skip
+
+
+PARTS = [(scatter_add, 65, 16384, 2048), (scatter_add, 2048, 2048, 384), (scatter_add, 50257, 16384, 2048),
+         (softmax, 8192, 512), (adamw_update, 384 * 128)]  # fmt: skip
+
+
+def microseconds(cp, call, times):
+    """-> until the host may go on, until the GPU is done; per call"""
+    wait = cp.cuda.Device().synchronize
+    call()
+    wait()
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    queued = time.perf_counter() - start
+    wait()
+    return [1e6 * t / times for t in (queued, time.perf_counter() - start)]
+
+
+def measure_parts(cp, parts=PARTS, times=20):
+    """Prints the table -> {part: {way: [microseconds on the host, on the GPU] or what went wrong}}"""
+    found = {}
+    for part, *sizes in parts:
+        print(f"\n{part.__name__} {sizes}: {part.__doc__}")
+        ways = found[f"{part.__name__} {sizes}"] = {}
+        for way, call in part(cp, *sizes).items():
+            try:
+                ways[way] = microseconds(cp, call, times)
+                print(f"    {way:<20}{ways[way][0]:10.1f} us on the host{ways[way][1]:10.1f} us in all")
+            except Exception as error:  # one way that CuPy refuses is no reason not to time the others
+                ways[way] = f"{type(error).__name__}: {error}"
+                print(f"    {way:<20}{ways[way]}")
+    return found
+
+
 # ------------------------------------------------------------------------------------------- report
 
 
@@ -216,14 +296,20 @@ def main():
     add("--steps", type=int, default=20, help="steps in a round (default 20)")
     add("--batches", type=int, default=1, help="different batches, in turn (default 1)")
     add("--warmup", type=int, default=5, help="steps before the clock starts (default 5)")
+    add("--parts", action="store_true", help="time other ways to do parts of a step instead")
     args = common.parse(parser, work)
     needs_a_gpu()
     about = common.machine(args.threads, "cupy-cuda13x", "cupy-cuda12x", "torch") | gpu()
-    told, rounds = dict(warmup=args.warmup, steps=args.steps, batches=args.batches), args.rounds
-    told["rounds"] = rounds
+    if args.parts:
+        import cupy
+
+        common.write_json(args, about, microseconds=measure_parts(cupy))
+        return
+    job, rounds = dict(warmup=args.warmup, steps=args.steps, batches=args.batches), args.rounds
+    job["rounds"] = rounds
     medians, args.rounds = {}, 1  # a round is one of many inside a process: starting CUDA takes seconds
     for size in args.sizes:
-        jobs = {side: (told | dict(side=side, size=size), common.environment(1)) for side in args.sides}
+        jobs = {side: (job | dict(side=side, size=size), common.environment(1)) for side in args.sides}
         medians[size] = report(size, *common.take_turns(__file__, jobs, args), args.batches)
     common.write_json(args, about, rounds=rounds, median_ms=medians)
 

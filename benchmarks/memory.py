@@ -1,7 +1,7 @@
 """How much memory does a training step take, and how much would it have to?
 
     python benchmarks/memory.py
-    python benchmarks/memory.py --where          # which line is running when most is in use, and who holds it
+    python benchmarks/memory.py --size T128 T256 T512 T1024 T2048 --json results/memory.json
 
 What must be there: parameters, their two moments, gradients, what the forward pass keeps for the backward
 pass (counted by walking the caches it returns, an array that is seen through several views once), the
@@ -13,12 +13,10 @@ there was after importing everything and one step of a tiny model) and as tracem
 NumPy reports every array. The first includes what the allocator leaves lying about, the second does not.
 """
 
-import linecache
 import resource
 import sys
 import tracemalloc
 from collections import Counter
-from pathlib import Path
 
 import common
 import numpy as np
@@ -30,7 +28,7 @@ from ministem.optim import AdamW
 
 MIB = 2**20
 TINY = dict(vocab_size=64, dim=16, n_layers=1, n_heads=2, ffn_dim=32, context=16), 4
-SIZES = {  # the model, texts in a batch
+SIZES = common.SIZES | {
     "quick": (dict(vocab_size=8192, dim=16, n_layers=2, n_heads=2, ffn_dim=32, context=64), 32),
     "full": (dict(vocab_size=50257, dim=256, n_layers=4, n_heads=8, ffn_dim=768, context=256), 32),
 }
@@ -100,21 +98,18 @@ def resident():
     return peak * (1 if sys.platform == "darwin" else 1024)
 
 
-def work(size, threads, way, heap):
+def work(size, threads, way):
     """What a worker process does -> a dict for the parent."""
-    if heap:
-        backend.keep_freed_memory()
+    backend.keep_freed_memory()  # as train.py does
     Training(*TINY, threads).step()  # imports what is imported late, wakes the threads up
     if way == "resident":
         before = resident()
         training = Training(*SIZES[size], threads)
         losses = [training.step() for _ in range(2)]
         return dict(peak=resident() - before, losses=losses)
-    tracemalloc.start(6)
+    tracemalloc.start()
     training = Training(*SIZES[size], threads)
     losses = [training.step()]
-    if way == "where":
-        return where(training.step)
     before = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
     losses.append(training.step())
@@ -145,86 +140,38 @@ def largest_array(training):
     return max(found)
 
 
-def where(step):
-    """-> the line of ministem that runs when most memory is in use, what it adds by itself, and the lines
-    that made the arrays alive when it starts
-
-    A first step is traced line by line to find the moment, a second one to look around just before it."""
-    home = str(Path(model.__file__).parent)
-
-    def trace(on_line):
-        """Calls on_line(number of lines so far, the line that has just run, peak while it ran)."""
-        count, last = 0, None
-
-        def tracer(frame, event, _):
-            nonlocal count, last
-            if not frame.f_code.co_filename.startswith(home):
-                return None
-            on_line(count, last, tracemalloc.get_traced_memory()[1])
-            tracemalloc.reset_peak()
-            frame = frame.f_back if event == "return" else frame  # back to the middle of a line
-            count, last = count + 1, (frame.f_code.co_filename, frame.f_lineno)
-            return tracer
-
-        sys.settrace(tracer)
-        try:
-            step()
-        finally:
-            sys.settrace(None)
-
-    worst = [0, None, 0]  # peak, line, number
-
-    def remember(number, line, peak):
-        if line and peak > worst[0]:
-            worst[:] = peak, line, number
-
-    trace(remember)
-    peak, line, number = worst
-    alive = {}
-
-    def look(now, _, __):
-        if now == number - 1:  # about to run
-            for trace in tracemalloc.take_snapshot().traces:
-                made = next((f for f in reversed(trace.traceback) if f.filename.startswith(home)), None)
-                key = (made.filename, made.lineno) if made else ("", 0)
-                alive[key] = alive.get(key, 0) + trace.size
-
-    trace(look)
-
-    def text(at):
-        return f"{Path(at[0]).name}:{at[1]}  {linecache.getline(*at).strip()}"[:90] if at[0] else "elsewhere"
-
-    holders = sorted(alive.items(), key=lambda item: -item[1])[:20]
-    return dict(peak=peak, line=text(line), adds=peak - sum(alive.values()),
-                holders=[(text(at), size) for at, size in holders])  # fmt: skip
-
-
 # ------------------------------------------------------------------------------------------- report
 
 
 def report(size, results):
+    """The table of one size -> {"needed", "resident", "traced": bytes}"""
     sizes, B = SIZES[size]
     config, N = Config(**sizes), B * sizes["context"]
     traced = results["traced"][0]
     must, logits = traced["needed"], 4 * N * config.vocab_size
-    print(f"\nV={config.vocab_size} B={B} T={config.context} C={config.dim} L={config.n_layers} "
+    print(f"\n{size}: V={config.vocab_size} B={B} T={config.context} C={config.dim} L={config.n_layers} "
           f"H={config.n_heads} F={config.ffn_dim}; all logits would be {logits / MIB:.0f} MiB")  # fmt: skip
     print(f"{'MiB':<32}{'':>10}{'x needed':>10}")
     for name, n in must.items():
         print(f"{name:<32}{n / MIB:10.1f}")
     total, kept = sum(must.values()), must["parameters"] + must["tables"] + must["moments"]
-    print(f"{'needed, in all':<32}{total / MIB:10.1f}{1:10.2f}")
-    peaks = {"resident": "peak, resident pages", "traced": "peak, arrays (tracemalloc)"}
-    peaks = {text: common.median(results[way], "peak") for way, text in peaks.items() if way in results}
-    for name, n in peaks.items():
-        print(f"{name:<32}{n / MIB:10.1f}{n / total:10.2f}")
-    print("without parameters, tables, moments:")
-    print(f"{'needed for the step':<32}{(total - kept) / MIB:10.1f}{1:10.2f}")
-    for name, n in peaks.items():
-        print(f"{name:<32}{(n - kept) / MIB:10.1f}{(n - kept) / (total - kept):10.2f}")
+    peaks = {way: common.median(rounds, "peak") for way, rounds in results.items()}
+    lines = {"needed, in all": total, "peak, resident pages": peaks["resident"],
+             "peak, arrays (tracemalloc)": peaks["traced"]}  # fmt: skip
+    for what, less, of in (("in all", 0, total), ("without parameters, tables, moments", kept, total - kept)):
+        print(f"{what}:")
+        for name, n in lines.items():
+            print(f"  {name:<30}{(n - less) / MIB:10.1f}{(n - less) / of:10.2f}")
     for losses in (r["losses"] for rounds in results.values() for r in rounds):
         assert abs(losses[1] - traced["losses"][1]) < 1e-4, "not the same step"
-    print(f"\nlargest array made by a step, of those alive in the loss: {traced['largest'] / MIB:.1f} MiB")
+    print(f"largest array made by a step, of those alive in the loss: {traced['largest'] / MIB:.1f} MiB")
+    return peaks | dict(needed=total)
+
+
+def check_logits(size, traced):
+    """The size whose logits are larger than all else: there cannot have been an array of them."""
+    sizes, B = SIZES[size]
+    logits = 4 * B * sizes["context"] * sizes["vocab_size"]
     assert traced["added"] < logits and traced["largest"] < logits
     print(f"a step adds {traced['added'] / MIB:.1f} MiB to what is there before it: less than all logits, so "
           f"there cannot have been\nan array of B*T*V numbers at any time")  # fmt: skip
@@ -232,27 +179,21 @@ def report(size, results):
 
 def main():
     parser = common.options(__doc__, rounds=3)
-    add = parser.add_argument
-    add("--heap", choices=["keep", "none"], default="keep",
-        help="keep freed memory between steps, as train.py does, or give it back (default keep)")  # fmt: skip
-    add("--where", action="store_true", help="show which line needs most, on one thread, instead")
+    parser.add_argument("--size", nargs="+", choices=SIZES, help="one or several (default full)")
     args = common.parse(parser, work)
-    size, threads = "quick" if args.quick else "full", 1 if args.where else args.threads
-    about = common.machine(threads)
-    told, env = dict(size=size, threads=threads, heap=args.heap == "keep"), common.environment(threads)
-    jobs = {way: (told | {"way": way}, env) for way in (["where"] if args.where else ["resident", "traced"])}
-    results, errors = common.take_turns(__file__, jobs, args)
-    for name, error in errors.items():
-        sys.exit(f"{name}: did not run: {error}")
-    if args.where:
-        found = results["where"][0]
-        print(f"\nmost memory, {found['peak'] / MIB:.1f} MiB, is in use in\n    {found['line']}")
-        print(f"which adds {found['adds'] / MIB:.1f} MiB to this, by the line that made it:")
-        for line, n in found["holders"]:
-            print(f"{n / MIB:10.1f}  {line}")
-    else:
-        report(size, results)
-    common.write_json(args, about, results=results)
+    sizes = args.size or ["quick" if args.quick else "full"]
+    about, env = common.machine(args.threads), common.environment(args.threads)
+    peaks, results = {}, {}
+    for size in sizes:
+        job = dict(size=size, threads=args.threads)
+        jobs = {way: (job | {"way": way}, env) for way in ("resident", "traced")}
+        results[size], errors = common.take_turns(__file__, jobs, args)
+        for name, error in errors.items():
+            sys.exit(f"{name}: did not run: {error}")
+        peaks[size] = report(size, results[size])
+        if size in ("quick", "full"):
+            check_logits(size, results[size]["traced"][0])
+    common.write_json(args, about, peaks=peaks, results=results)
 
 
 if __name__ == "__main__":

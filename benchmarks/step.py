@@ -2,7 +2,7 @@
 
     python benchmarks/step.py                          # small, STEM and dense, every side
     python benchmarks/step.py --size large --rounds 3
-    python benchmarks/step.py --sides products ministem --profile
+    python benchmarks/step.py --size T128 T512 T1024 T2048 --variants stem --json results/step.json
 
 A step: fetch the rows, forward, backward, clip, optimizer. The sides, all from the same weights, on
 the same batch, with the same number of threads:
@@ -24,7 +24,6 @@ busy neighbour made ministem twice as slow, and PyTorch, whose threads spin, abo
 """
 
 import statistics
-import sys
 import time
 from functools import partial
 
@@ -33,14 +32,9 @@ import numpy as np
 
 from ministem import backend
 from ministem.config import Config, init_params
-from ministem.model import loss_and_grads
+from ministem.model import loss_and_grads, query_blocks
 from ministem.optim import AdamW
 
-SIZES = {  # the model, then the batch
-    "tiny": (dict(vocab_size=64, dim=32, n_layers=2, n_heads=2, ffn_dim=64, context=16), 4),
-    "small": (dict(vocab_size=2048, dim=128, n_layers=4, n_heads=4, ffn_dim=384, context=128), 16),
-    "large": (dict(vocab_size=8192, dim=384, n_layers=6, n_heads=6, ffn_dim=1024, context=256), 8),
-}
 SIDES = ["products", "products-blas", "ministem", "torch", "torch-sparse", "torch-compile"]
 # so low a rate that differences of rounding do not grow large in the few steps of a benchmark
 ADAMW = dict(lr=1e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
@@ -48,7 +42,7 @@ ADAMW = dict(lr=1e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
 
 def task(size, variant):
     """-> config, ids, targets"""
-    sizes, B = SIZES[size]
+    sizes, B = common.SIZES[size]
     config = Config(**sizes, ffn=variant, stem_layers=tuple(range(sizes["n_layers"])))
     return config, *common.texts(config, B)
 
@@ -56,17 +50,20 @@ def task(size, variant):
 # ---------------------------------------------------------------------------------- the products
 
 
-def products(config, B):
+def noise(*shape):
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+
+
+def products(config, B, block=None, some=noise):
     """Every matrix product of a step on B texts -> [(a, b, out), ...] in the order of a step.
 
-    What a product would be given by the elementwise work in between is random instead."""
+    What a product would be given by the elementwise work in between is random instead. Attention has six
+    for each block of queries; the one that backward computes a second time is not among them."""
     C, F, V, T = config.dim, config.ffn_dim, config.vocab_size, config.context
     H, K, D, N = config.n_heads, config.n_kv_heads, config.head_dim, B * config.context
-    rng = np.random.default_rng(0)
-    calls, linears = [], []
-
-    def some(*shape):
-        return rng.standard_normal(shape, dtype=np.float32)
+    calls, linears, attentions, is_stem = [], [], [], config.ffn == "stem"
+    block = block or backend.block_size(T, np.empty(0))
+    blocks = query_blocks(T, T, H // K, np.empty((block, 0)))  # of the mask, its length is what counts
 
     def multiply(a, b):
         out = some(*a.shape[:-1], b.shape[-1])  # a later product may take it, on a GPU as a copy of this
@@ -85,13 +82,13 @@ def products(config, B):
         multiply(dout, w.T)  # dx
         multiply(x.T, dout)  # dw
 
-    attentions, is_stem = [], config.ffn == "stem"
     for _ in range(config.n_layers):
         linear(some(N, C), (H + 2 * K) * D)
-        q, k, v = some(B, K, H // K * T, D), some(B, K, T, D), some(B, K, T, D)
-        p = multiply(q, k.swapaxes(2, 3))
-        y = multiply(p, v)
-        attentions.append((q, k, v, p, some(*y.shape)))
+        q, k, v, p = some(B, K, H // K * T, D), some(B, K, T, D), some(B, K, T, D), []
+        for rows, seen, _ in blocks:
+            p.append(multiply(q[:, :, rows], k[:, :, :seen].swapaxes(2, 3)))
+            multiply(p[-1], v[:, :, :seen])
+        attentions.append((q, k, v, p, some(*q.shape)))
         linear(some(N, H * D), C)  # wo
         x = some(N, C)
         linear(x, F)  # w_gate
@@ -105,31 +102,29 @@ def products(config, B):
             linear_backward()
         linear_backward()  # wo
         q, k, v, p, dy = attentions.pop()
-        multiply(p.swapaxes(2, 3), dy)  # dv
-        ds = multiply(dy, v.swapaxes(2, 3))
-        multiply(ds, k)  # dq
-        multiply(ds.swapaxes(2, 3), q)  # dk
+        for rows, seen, _ in reversed(blocks):
+            e = p.pop()
+            multiply(e.swapaxes(2, 3), dy[:, :, rows])  # dv
+            ds = multiply(dy[:, :, rows], v[:, :, :seen].swapaxes(2, 3))
+            multiply(ds, k[:, :, :seen])  # dq
+            multiply(ds.swapaxes(2, 3), q[:, :, rows])  # dk
         linear_backward()  # wqkv
     return calls
 
 
 def flops(config, B):
-    """Of a step, counted on paper: 6 per weight and token, and the six products of attention."""
-    C, F, T, L = config.dim, config.ffn_dim, config.context, config.n_layers
-    ffn = 2 if config.ffn == "stem" else 3
-    kv = config.n_kv_heads * config.head_dim
-    active = L * (C * (C + 2 * kv) + C * C + ffn * C * F) + C * config.vocab_size
-    return 6 * active * B * T + L * 6 * 2 * B * T * T * C
+    """Multiplications and additions in the products of a step on B texts. All sides are measured by these."""
+
+    def shape_only(*shape):
+        return np.broadcast_to(np.float32(0), shape)
+
+    return sum(2 * a.size * b.shape[-1] for a, b, _ in products(config, B, some=shape_only))
 
 
 def products_side(config, B, threads):
     """-> a function that does all products of one step, the batch split into `threads` parts."""
     n = min(threads, B)
     parts = [products(config, B * (j + 1) // n - B * j // n) for j in range(n)]
-    counted = sum(2 * a.size * b.shape[-1] for calls in parts for a, b, _ in calls)
-    expected = flops(config, B)
-    assert counted == expected, f"the products make {counted} flops, on paper it is {expected}"
-
     def run(calls):
         for a, b, out in calls:
             np.matmul(a, b, out=out)
@@ -142,16 +137,14 @@ def products_side(config, B, threads):
 
 
 def ministem_side(config, ids, targets, threads):
+    backend.keep_freed_memory()  # as train.py does
     params, tables = init_params(config, seed=0)
     optimizer = AdamW(**ADAMW, threads=threads)
 
-    def step(clock=lambda name: None):
+    def step():
         batch = tables.fetch(ids)
-        clock("fetch")
         loss, grads = loss_and_grads(params, config, batch, targets, threads=threads)
-        clock("forward and backward")
         optimizer.step(params, tables, grads)
-        clock("clip and optimizer")
         return float(loss)
 
     return step
@@ -179,10 +172,8 @@ def make(side, size, variant, threads):
     return torch_side(config, ids, targets, threads, "sparse" in side, "compile" in side)
 
 
-def work(side, size, variant, threads, keep, warmup, steps):
+def work(side, size, variant, threads, warmup, steps):
     """What a worker process does -> a dict for the parent."""
-    if keep:
-        backend.keep_freed_memory()
     start = time.perf_counter()
     step = make(side, size, variant, threads)
     losses = [step() for _ in range(warmup)]
@@ -194,7 +185,7 @@ def work(side, size, variant, threads, keep, warmup, steps):
 # ------------------------------------------------------------------------------------------- report
 
 
-def report(size, variant, results, errors):
+def report(size, variant, sides, results):
     """The table of one variant -> {side: median ms}"""
     config, ids, _ = task(size, variant)
     B, T = ids.shape
@@ -202,6 +193,7 @@ def report(size, variant, results, errors):
     print(f"\n{size}, {variant}: C={config.dim} L={config.n_layers} H={config.n_heads} F={config.ffn_dim} "
           f"T={T} B={B} V={config.vocab_size}, {len(np.unique(ids))} distinct tokens, "
           f"{gflop:.2f} GFLOP a step")  # fmt: skip
+    results = {side: results[f"{variant} {side}"] for side in sides if f"{variant} {side}" in results}
     median = {side: common.median(rounds, "ms") for side, rounds in results.items()}
     floor = min((median[s] for s in ("products", "products-blas") if s in median), default=None)
     columns = "      ms  from -   to  rounds  x products  x torch  GFLOP/s  others"
@@ -219,7 +211,6 @@ def report(size, variant, results, errors):
         ]
         print("".join(cells))
     check_losses(results)
-    common.print_weather(results, errors)
     return median
 
 
@@ -247,75 +238,33 @@ def compare_variants(size, medians):
             print(f"  measured, {side:<15}{medians['stem'][side] / medians['dense'][side]:.3f}")
 
 
-def profile(size, variant, threads, lines=22):
-    """Where ministem's time goes: by phase as it runs, by function on one thread."""
-    import cProfile
-    import pstats
-
-    backend.keep_freed_memory()
-    step = make("ministem", size, variant, threads)
-    for _ in range(3):
-        step()
-    phases = {}
-    for _ in range(10):
-        last = time.perf_counter()
-
-        def clock(name):
-            nonlocal last
-            now = time.perf_counter()
-            phases.setdefault(name, []).append(1e3 * (now - last))
-            last = now
-
-        step(clock)
-    print(f"\n{size}, {variant}, {threads} threads, by phase:")
-    for name, ms in phases.items():
-        print(f"  {name:<22}{statistics.median(ms):>8.2f} ms")
-    step = make("ministem", size, variant, threads=1)
-    step()
-    with backend.blas_threads(1), cProfile.Profile() as profiler:
-        for _ in range(5):
-            step()
-    print("by function, five steps on one thread (seconds):")
-    stats = pstats.Stats(profiler, stream=sys.stdout)
-    stats.strip_dirs().sort_stats("tottime").print_stats(lines)
-
-
 def main():
     parser = common.options(__doc__, rounds=5)
     add = parser.add_argument
-    add("--size", choices=SIZES, help="default small")
+    add("--size", nargs="+", choices=common.SIZES, help="one or several (default small)")
     add("--variants", nargs="+", choices=["stem", "dense"], default=["stem", "dense"])
     add("--sides", nargs="+", choices=SIDES, default=SIDES)
     add("--steps", type=int, default=10, help="steps timed in each (default 10)")
     add("--warmup", type=int, default=3, help="steps before the clock starts (default 3)")
-    add("--heap", choices=["ministem", "all", "none"], default="ministem", help="who keeps freed memory "
-        "instead of giving it back each step (default ministem, as train.py does)")  # fmt: skip
-    add("--profile", action="store_true", help="show where ministem's time goes instead")
     args = common.parse(parser, work)
-    size = args.size or ("tiny" if args.quick else "small")
+    sizes = args.size or ["tiny" if args.quick else "small"]
     about = common.machine(args.threads, "torch")
-    if args.profile:
-        for variant in args.variants:
-            profile(size, variant, args.threads)
-        return
 
-    told = dict(size=size, threads=args.threads, warmup=args.warmup, steps=args.steps)
-
-    def job(variant, side):
+    def job(size, variant, side):
         threads = 1 if side == "products" else args.threads
-        env = common.environment(threads, torch="torch" in side)
-        keep = args.heap in ("all", side.removesuffix("-fast"))
-        return told | dict(side=side, variant=variant, keep=keep), env
+        work = dict(size=size, variant=variant, side=side, threads=args.threads)
+        work |= dict(warmup=args.warmup, steps=args.steps)
+        return work, common.environment(threads, torch="torch" in side)
 
-    def by_variant(found):
-        return {v: {side: what for (of, side), what in found.items() if of == v} for v in args.variants}
-
-    jobs = {(variant, side): job(variant, side) for variant in args.variants for side in args.sides}
-    results, errors = map(by_variant, common.take_turns(__file__, jobs, args))
-    medians = {v: report(size, v, results[v], errors[v]) for v in args.variants}
-    if len(medians) == 2:
-        compare_variants(size, medians)
-    common.write_json(args, about, median_ms=medians, errors=errors, results=results)
+    median_ms, errors, results = {}, {}, {}
+    for size in sizes:
+        jobs = {f"{v} {side}": job(size, v, side) for v in args.variants for side in args.sides}
+        results[size], errors[size] = common.take_turns(__file__, jobs, args)
+        median_ms[size] = {v: report(size, v, args.sides, results[size]) for v in args.variants}
+        if len(args.variants) == 2:
+            compare_variants(size, median_ms[size])
+        common.print_weather(results[size], errors[size])
+    common.write_json(args, about, median_ms=median_ms, errors=errors, results=results)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Does a training step get slower when the vocabulary grows?
 
     python benchmarks/vocab.py                                   # V = 1,024 ... 262,144
-    python benchmarks/vocab.py --plot vocab.svg --json vocab.json     # the plot needs matplotlib
+    python benchmarks/vocab.py --json results/vocab.json        # lesson 8 draws this one
 
 Only the vocabulary changes: the batches have the same number of distinct tokens, equally often, and where
 their rows are is drawn anew for each batch, from all over the tables. So of a big table each step meets
@@ -177,47 +177,19 @@ def work(side, V, threads, quick, seconds):
     return dict(ms=statistics.median(ms), steps=len(ms))
 
 
-def plot(path, median_ms):
-    """Log-log: what does not grow is a flat line."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    names = {
-        "rows": ("ministem, the tables' rows", "C0", "o-"),
-        "step": ("ministem, whole step without the head", "C0", "o--"),
-        "torch": ("PyTorch, dense embeddings", "C3", "s-"),
-        "torch-sparse": ("PyTorch, sparse embeddings", "C1", "^-"),
-    }
-    figure, axes = pyplot.subplots(figsize=(6.4, 4), layout="constrained")
-    for side, by_size in median_ms.items():
-        label, color, style = names[side]
-        axes.loglog(list(by_size), list(by_size.values()), style, color=color, label=label)
-    sizes = sorted({V for by_size in median_ms.values() for V in by_size})
-    axes.set_xticks(sizes, [f"{V:,}" for V in sizes], minor=False)
-    axes.set_xticks([], minor=True)
-    axes.set(xlabel="vocabulary", ylabel="ms per step")
-    axes.set_title("A step touches the rows of its batch, or all of them")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path)
-
-
 def main():
     parser = common.options(__doc__, rounds=3)
     add = parser.add_argument
     add("--sides", nargs="+", choices=SIDES, default=SIDES)
     add("--sizes", nargs="+", type=int, metavar="V", help=f"default {SIZES}")
     add("--seconds", type=float, default=3, help="timed in each process (default 3; at least three steps)")
-    add("--plot", metavar="FILE", help="draw it, as SVG (needs matplotlib)")
     args = common.parse(parser, work)
     sizes = args.sizes or ([64, 256] if args.quick else SIZES)
     about = common.machine(args.threads, "torch")
 
     def job(side, V):
-        told = dict(side=side, V=V, threads=args.threads, quick=args.quick, seconds=args.seconds)
-        return told, common.environment(args.threads, torch="torch" in side)
+        work = dict(side=side, V=V, threads=args.threads, quick=args.quick, seconds=args.seconds)
+        return work, common.environment(args.threads, torch="torch" in side)
 
     jobs = {f"{side} {V}": job(side, V) for V in sizes for side in args.sides}
     results, errors = common.take_turns(__file__, jobs, args)
@@ -233,8 +205,6 @@ def main():
                  for by in found.values()]  # fmt: skip
         print(f"{V:8}{V * floats * 4 / 2**20:12.0f}" + "".join(cells))
     common.print_weather(results, errors)
-    if args.plot:
-        plot(args.plot, {side: by for side, by in found.items() if by})
     common.write_json(args, about, median_ms=found, errors=errors, results=results)
 
 

@@ -32,6 +32,25 @@ def row_sum(x):
     return x.sum(-1, keepdims=True)
 
 
+def row_max(x):
+    """(…,N) -> (…,1): the largest of the last axis; on a CPU by its place (argmax beats max there)."""
+    if isinstance(x, np.ndarray):
+        rows = x.reshape(-1, x.shape[-1])
+        return rows[np.arange(len(rows)), rows.argmax(1)].reshape(*x.shape[:-1], 1)
+    return x.max(-1, keepdims=True)
+
+
+BLOCK = 64
+
+
+def block_size(T, like):
+    """How many queries attention takes at a time, of T. On a CPU few, so that little of the masked half is
+    computed and the scores stay in its cache (in long texts a few more: each call has to be worth it); on a
+    GPU many, since every block launches kernels."""
+    size = BLOCK if T < 16 * BLOCK else 3 * BLOCK
+    return min(T, size if isinstance(like, np.ndarray) else 16 * BLOCK)
+
+
 def sum_rows(values, slot, n_rows):
     """The scatter-add, backward of `block[slot]`: out[r] = the sum of values where slot is r.
 

@@ -6,8 +6,8 @@ full, it goes on with the newest half of it. Turning ids into characters is toke
 
 import numpy as np
 
-from .backend import download
-from .model import linear_forward, rope_rotations, trunk_forward
+from .backend import block_size, download
+from .model import causal_mask, linear_forward, rope_rotations, trunk_forward
 
 
 class KVCache:
@@ -18,6 +18,7 @@ class KVCache:
         shape = (config.n_layers, B, config.n_kv_heads, config.context, config.head_dim)
         self.keys, self.values = np.empty_like(like, shape=shape), np.empty_like(like, shape=shape)
         self.rot = rope_rotations(0, config.context, config.head_dim, config.rope_theta, like)
+        self.mask = causal_mask(block_size(config.context, like), like)
         self.length = 0  # positions filled; trunk_forward moves it when all layers have added theirs
 
     def extend(self, i):

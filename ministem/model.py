@@ -19,7 +19,7 @@ from functools import partial
 
 import numpy as np
 
-from .backend import parallel, row_dot, row_sum, sum_rows
+from .backend import block_size, parallel, row_dot, row_max, row_sum, sum_rows
 from .tables import RowSparse, check_ids
 
 # ------------------------------------------------------------------------------------------ linear
@@ -92,63 +92,94 @@ def _complex(x):
 # --------------------------------------------------------------------------------------- attention
 
 
-def causal_mask(T, S, like):
-    """(T,S): 0 where a query may look, -inf at the keys that come after it. The last key is the last
-    query's own."""
-    return np.triu(np.full_like(like, -np.inf, shape=(T, S)), 1 + S - T)
+def causal_mask(T, like):
+    """(T,T): 0 where a query may look, -inf at the keys that come after it."""
+    return np.triu(np.full_like(like, -np.inf, shape=(T, T)), 1)
 
 
 def split_heads(x, K):
-    """(B,T,H,D) -> (B,K,G*T,D): the G query heads that share a key head become one longer list of queries."""
+    """(B,T,H,D) -> (B,K,T*G,D): the G query heads that share a key head become one longer list of queries,
+    those of position 0 first."""
     B, T, H, D = x.shape
-    return x.reshape(B, T, K, H // K, D).transpose(0, 2, 3, 1, 4).reshape(B, K, -1, D)
+    return x.reshape(B, T, K, H // K, D).transpose(0, 2, 1, 3, 4).reshape(B, K, -1, D)
 
 
 def join_heads(x, T):
-    """(B,K,G*T,D) -> (B,T,H,D): undoes split_heads."""
+    """(B,K,T*G,D) -> (B,T,H,D): undoes split_heads."""
     B, K, _, D = x.shape
-    return x.reshape(B, K, -1, T, D).transpose(0, 3, 1, 2, 4).reshape(B, T, -1, D)
+    return x.reshape(B, K, T, -1, D).transpose(0, 2, 1, 3, 4).reshape(B, T, -1, D)
+
+
+def query_blocks(T, S, G, mask):
+    """T queries, the last of S positions, in blocks of Q = len(mask) or fewer -> for each block: its rows in
+    (B,K,T*G,·), how many keys it sees, and the mask of the last of these, which are its own."""
+    stops = [(i, min(i + len(mask), T)) for i in range(0, T, len(mask))]
+    return [(slice(G * i, G * j), S - T + j, mask[: j - i, : j - i]) for i, j in stops]
+
+
+def exp_scores(q, k, mask):
+    """Softmax but for its division: softmax(q k', causal) = e / z.
+
+    q (B,K,Q*G,D), k (B,K,S,D), mask (Q,Q) -> e (B,K,Q*G,S), z (B,K,Q*G,1)"""
+    e, Q = q @ k.swapaxes(2, 3), len(mask)  # the scores ...
+    own = e.reshape(*e.shape[:2], Q, -1, e.shape[3])[..., -Q:]  # (B,K,Q,G,Q)  a view of e
+    own += mask[:, None]
+    e -= row_max(e)
+    np.exp(e, out=e)  # ... and from here their exponentials
+    return e, row_sum(e)
 
 
 def attention_forward(x, wqkv, wo, rot, mask, n_kv_heads, extend=None):
     """out = softmax(rope(q) rope(k)' / sqrt(D), causal) v Wo,  where q, k, v = x Wqkv
 
-    x (B,T,C), wqkv (C,(H+2K)*D), wo (H*D,C), rot (T,D/2), mask (T,S) -> out (B,T,C)
+    Queries go in blocks, each with the keys up to its own end: what lies in the future is not computed, and
+    memory grows with T, not T*T. It is FlashAttention's tiling, but of queries alone: a block sees all of
+    its keys at once, so its softmax is the usual one.
+    x (B,T,C), wqkv (C,(H+2K)*D), wo (H*D,C), rot (T,D/2), mask (Q,Q) of a block -> out (B,T,C)
     `extend` puts this call's keys and values behind those of earlier calls (KVCache.extend)."""
     (B, T, _), K, D = x.shape, n_kv_heads, 2 * rot.shape[1]
     H = len(wo) // D
     qkv, proj = linear_forward(x, wqkv)
     qkv = qkv.reshape(B, T, H + 2 * K, D)
     qk, _ = rope_forward(qkv[:, :, : H + K], rot)
-    q = split_heads(qk[:, :, :H] * D**-0.5, K)  # (B,K,G*T,D)
+    q = split_heads(qk[:, :, :H] * D**-0.5, K)  # (B,K,T*G,D)
     k = split_heads(qk[:, :, H:], K)  # (B,K,T,D)
     v = split_heads(qkv[:, :, H + K :], K)  # (B,K,T,D)
     if extend:
         k, v = extend(k, v)  # (B,K,S,D)
-    p = q @ k.swapaxes(2, 3)  # (B,K,G*T,S)  scores first, made into probabilities in place
-    scores = p.reshape(B, K, -1, T, p.shape[-1])  # a view of p, the G heads apart
-    scores += mask
-    p -= p.max(-1, keepdims=True)
-    np.exp(p, out=p)
-    p /= row_sum(p)
-    y = p @ v  # (B,K,G*T,D)
+    y = np.empty_like(q)
+    for rows, seen, own in query_blocks(T, k.shape[2], H // K, mask):
+        e, z = exp_scores(q[:, :, rows], k[:, :, :seen], own)
+        np.divide(e @ v[:, :, :seen], z, out=y[:, :, rows])
     joined = join_heads(y, T).reshape(B, T, H * D)
     out, merge = linear_forward(joined, wo)
-    return out, (q, k, v, p, y, rot, proj, merge)
+    return out, (q, k, v, y, e, z, mask, rot, proj, merge)
 
 
 def attention_backward(dout, cache):
     """dout (B,T,C) -> dx (B,T,C), dwqkv (C,(H+2K)*D), dwo (H*D,C)"""
-    q, k, v, p, y, rot, proj, merge = cache
-    B, K, T, D = k.shape
+    q, k, v, y, e, z, mask, rot, proj, merge = cache  # e, z: of the last block, which comes first here
+    (B, T, _), (K, S, D) = dout.shape, k.shape[1:]
     djoined, dwo = linear_backward(dout, merge)
-    dy = split_heads(djoined.reshape(B, T, -1, D), K)  # (B,K,G*T,D)
-    dv = p.swapaxes(2, 3) @ dy  # forward: y = p @ v;  sums over the G heads that share v
-    ds = dy @ v.swapaxes(2, 3)  # (B,K,G*T,T)  this is dp; softmax's backward makes it ds in place:
-    ds -= row_dot(dy, y)  # ds = p * (dp - sum(dp * p)), and that sum is dy . y, a shorter one
-    ds *= p
-    dq = ds @ k * D**-0.5  # forward: q was scaled by D**-0.5 ...
-    dk = ds.swapaxes(2, 3) @ q  # ... and this q has the scale in it
+    dy = split_heads(djoined.reshape(B, T, -1, D), K)  # (B,K,T*G,D)
+    dq = np.empty_like(q)
+    for rows, seen, own in reversed(query_blocks(T, S, q.shape[2] // T, mask)):
+        qb, kb, vb, yb = q[:, :, rows], k[:, :, :seen], v[:, :, :seen], y[:, :, rows]
+        if seen < S:  # again: to keep those of all blocks would take (T,S)
+            e, z = exp_scores(qb, kb, own)
+        dyb = dy[:, :, rows] / z  # p = e / z, and dy is smaller than e
+        dvb = e.swapaxes(2, 3) @ dyb  # forward: y = p @ v;  sums over the G heads that share v
+        ds = dyb @ vb.swapaxes(2, 3)  # (B,K,Q*G,seen)  dp / z; softmax's backward makes it ds in place:
+        ds -= row_dot(dyb, yb)  # ds = p * (dp - sum(dp * p)), and that sum is dy . y, a shorter one
+        ds *= e
+        np.multiply(ds @ kb, D**-0.5, out=dq[:, :, rows])  # forward: q was scaled by D**-0.5 ...
+        dkb = ds.swapaxes(2, 3) @ qb  # ... and this q has the scale in it
+        if seen == S:
+            dk, dv = dkb, dvb
+        else:
+            dk[:, :, :seen] += dkb  # a key is seen by several blocks: their gradients add
+            dv[:, :, :seen] += dvb
+    dk, dv = dk[:, :, S - T :], dv[:, :, S - T :]  # the keys of earlier calls are constants here
     dq, dk, dv = (join_heads(d, T) for d in (dq, dk, dv))  # (B,T,H,D), (B,T,K,D) twice
     dqk = rope_backward(np.concatenate([dq, dk], axis=2), rot)
     dqkv = np.concatenate([dqk, dv], axis=2).reshape(B, T, -1)
@@ -283,7 +314,7 @@ def head_loss_forward(x, head, targets, chunk=512, grads=True):
     for i in range(0, N, chunk):
         xc, t = xs[i : i + chunk], targets[i : i + chunk]  # (n,C), (n,1)
         e = xc @ head  # (n,V)  the logits ...
-        e -= e.max(-1, keepdims=True)
+        e -= row_max(e)
         picked = np.take_along_axis(e, t, 1)  # (n,1)  the target's logit
         np.exp(e, out=e)  # ... and from here their exponentials
         z = row_sum(e)  # (n,1)
@@ -341,9 +372,11 @@ def trunk_forward(params, config, batch, kv_cache=None):
     block, slot = batch.blocks["embed"], batch.slots["embed"]
     h = block[slot]  # (B,T,C)  the token embedding is one more table
     T, start = slot.shape[1], kv_cache.length if kv_cache else 0
-    rot = kv_cache.rot if kv_cache else rope_rotations(0, T, config.head_dim, config.rope_theta, like=h)
-    rot = rot[start : start + T]
-    mask = causal_mask(T, start + T, like=h) if T > 1 else 0  # a single query comes after all the keys
+    if kv_cache:  # which has these for a whole context
+        rot, mask = kv_cache.rot[start : start + T], kv_cache.mask
+    else:
+        rot = rope_rotations(0, T, config.head_dim, config.rope_theta, like=h)
+        mask = causal_mask(block_size(T, h), like=h)
     layers = []
     for i in range(config.n_layers):
         extend = kv_cache.extend(i) if kv_cache else None

@@ -8,6 +8,7 @@ import tiktoken
 from commands import once_each
 from hypothesis import settings
 
+from ministem import backend
 from ministem.devices import gpu as devices_gpu
 
 # properties are tried on the same examples every time: a failure of today is not gone tomorrow
@@ -21,6 +22,12 @@ def known_encodings():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiktoken, "Encoding", once_each(tiktoken.Encoding))
         yield
+
+
+@pytest.fixture(params=[64, 2])
+def blocks(request, monkeypatch):
+    """Attention in a single block of queries (texts of tests are short), and in several."""
+    monkeypatch.setattr(backend, "BLOCK", request.param)
 
 
 @pytest.fixture

@@ -82,12 +82,6 @@ def test_pytorch_embeddings_take_part(side, in_process):
     assert work(side, V=64, threads=1, quick=True, seconds=0)["ms"] > 0
 
 
-@pytest.mark.skipif(not find_spec("matplotlib"), reason="matplotlib, which draws the plot, is not installed")
-def test_the_plot_is_an_svg(tmp_path):
-    run("vocab.py", "--quick", "--sides", "rows", "--threads", 1, "--plot", tmp_path / "a.svg")
-    assert "<svg" in (tmp_path / "a.svg").read_text()
-
-
 def test_generation_is_measured():
     out = run("generate.py", "--quick", "--sides", "ministem", "--threads", 1)
     assert len(table(out, {"ministem"})["ministem"]) == 12
@@ -110,17 +104,30 @@ def test_weights_stored_either_way_write_the_same_text(in_process):
     assert texts[0] == texts[1] and len(set(texts[0])) > 3
 
 
-def test_memory_is_measured_twice_and_logits_are_never_all_there():
-    out = run("memory.py", "--quick", "--rounds", 1)
+def test_memory_is_measured_twice_and_logits_are_never_all_there(tmp_path):
+    out = run("memory.py", "--size", "quick", "tiny", "--rounds", 1, "--json", tmp_path / "memory.json")
+    peaks = json.loads((tmp_path / "memory.json").read_text())["peaks"]
+    assert peaks["quick"]["traced"] > peaks["tiny"]["traced"] > peaks["tiny"]["needed"] > 0
     for line in ("activations kept", "needed, in all", "peak, resident pages", "peak, arrays (tracemalloc)"):
         assert line in out
     assert "there cannot have been" in out
 
 
-def test_the_line_that_needs_most_memory_is_named():
-    out = run("memory.py", "--quick", "--where", "--rounds", 1)
-    assert "is in use in\n    model.py:" in out or "is in use in\n    optim.py:" in out
-    assert "np.zeros_like(table)" in out  # the moments are among those who hold it
+def test_the_products_of_blocks_are_counted(monkeypatch):
+    """By hand: C=32, F=64, V=64, 64 positions; attention's six products see T(T+Q)/2 of its T*T scores."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import step
+
+    config, ids, _ = step.task("tiny", "stem")
+    C, F, T, V, L = 32, 64, 16, 64, 2
+    weights = L * (4 * C * C + 2 * C * F) + C * V
+
+    def counted(block):
+        return sum(2 * a.size * b.shape[-1] for a, b, _ in step.products(config, len(ids), block))
+
+    for block, scores in ((16, T * T), (8, 16 * 8 + 8 * 8), (1, T * (T + 1) // 2)):
+        assert counted(block) == 6 * weights * ids.size + L * 6 * 2 * len(ids) * scores * C
+    assert step.flops(config, len(ids)) == counted(64)
 
 
 def test_views_are_counted_once(monkeypatch):
@@ -133,10 +140,15 @@ def test_views_are_counted_once(monkeypatch):
     assert {id(x) for x in owners(cache)} == {id(a), id(b)}
 
 
-def test_products_and_ministem_take_a_step():
-    out = run("step.py", "--size", "tiny", "--sides", "products", "ministem", "--rounds", 1,
-              "--steps", 1, "--threads", 1)  # fmt: skip
-    assert "tiny, stem:" in out and "tiny, dense:" in out and "STEM / dense" in out
+def test_products_and_ministem_take_a_step(tmp_path):
+    """... in all sizes asked for; a record says on which machine, by which command."""
+    out = run("step.py", "--size", "tiny", "small", "--sides", "products", "ministem", "--rounds", 1,
+              "--warmup", 1, "--steps", 1, "--threads", 1, "--json", tmp_path / "step.json")  # fmt: skip
+    assert "tiny, stem:" in out and "tiny, dense:" in out and "small, stem:" in out and "STEM / dense" in out
+    found = json.loads((tmp_path / "step.json").read_text())
+    assert found["command"].startswith("python benchmarks/step.py --size tiny small")
+    assert {"date", "cpu", "cores", "threads", "versions"} <= found.keys()
+    assert found["median_ms"]["small"]["stem"].keys() == {"products", "ministem"}
 
 
 @needs_torch

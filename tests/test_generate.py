@@ -18,6 +18,7 @@ def model():
     return params, tables
 
 
+@pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("options", [
     dict(temperature=0), dict(temperature=0.7), dict(temperature=1.0, top_k=5),
     dict(temperature=1.3, top_p=0.8), dict(temperature=1.0, top_k=9, top_p=0.9),

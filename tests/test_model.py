@@ -44,6 +44,7 @@ def small(ffn="stem", stem_layers=None, dtype="float64", **more):
     return config, params, tables
 
 
+@pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("ffn, stem_layers", VARIANTS)
 def test_every_gradient_equals_the_slope_of_the_loss(ffn, stem_layers):
     config, params, tables = small(ffn, stem_layers)
@@ -64,6 +65,7 @@ def test_every_gradient_equals_the_slope_of_the_loss(ffn, stem_layers):
         check_slope(loss, value, to_dense(grads[name]), rng, name, tol=1e-7, eps=2e-5)
 
 
+@pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("ffn, stem_layers", VARIANTS)
 def test_logits_do_not_see_the_future(ffn, stem_layers):
     """Changing token t leaves every logit before t as it was, bit for bit, and changes those from t on."""
@@ -78,6 +80,7 @@ def test_logits_do_not_see_the_future(ffn, stem_layers):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("ffn, stem_layers", VARIANTS)
 def test_no_array_changes_precision(ffn, stem_layers, dtype):
     config, params, tables = small(ffn, stem_layers, dtype)
@@ -131,6 +134,7 @@ def test_two_runs_with_one_seed_are_bit_equal(threads):
     assert run() == run()
 
 
+@pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("ffn, stem_layers", VARIANTS)
 def test_the_kv_cache_gives_the_logits_of_the_full_pass(ffn, stem_layers):
     """Fed in pieces of 1, 3 and 2 tokens."""

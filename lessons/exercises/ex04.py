@@ -15,19 +15,19 @@ from ministem.model import (  # fmt: skip
 
 
 def attention_forward(x, wqkv, wo, rot, mask, n_kv_heads, extend=None):
-    """x (B,T,C), wqkv (C,(H+2K)*D), wo (H*D,C), rot (T,D/2), mask (T,S) -> out (B,T,C), cache"""
+    """x (B,T,C), wqkv (C,(H+2K)*D), wo (H*D,C), rot (T,D/2), mask (T,T) -> out (B,T,C), cache"""
     (B, T, _), K, D = x.shape, n_kv_heads, 2 * rot.shape[1]
     H = len(wo) // D
     qkv, proj = linear_forward(x, wqkv)
     qkv = qkv.reshape(B, T, H + 2 * K, D)
     qk, _ = rope_forward(qkv[:, :, : H + K], rot)
-    q = split_heads(qk[:, :, :H], K)  # (B,K,G*T,D)  the queries of head 0, then those of head 1, ...
+    q = split_heads(qk[:, :, :H], K)  # (B,K,T*G,D)  the G queries of position 0, then of 1, ...
     k = split_heads(qk[:, :, H:], K)  # (B,K,T,D)
     v = split_heads(qkv[:, :, H + K :], K)  # (B,K,T,D)
     # yours, 1 of 2: scores of every query with every key, scaled, masked; a softmax; an average
     raise NotImplementedError("lesson 04")
-    p = ...  # (B,K,G*T,T)  weights: each row adds up to 1
-    y = ...  # (B,K,G*T,D)  averages of v
+    p = ...  # (B,K,T*G,T)  weights: each row adds up to 1
+    y = ...  # (B,K,T*G,D)  averages of v
     out, merge = linear_forward(join_heads(y, T).reshape(B, T, H * D), wo)
     return out, (q, k, v, p, y, rot, proj, merge)
 
@@ -36,14 +36,15 @@ def attention_backward(dout, cache):
     """dout (B,T,C) -> dx (B,T,C), dwqkv (C,(H+2K)*D), dwo (H*D,C)
 
     The cache is the library's, and there q has been multiplied by 1/sqrt(D) already: the scores are q k'."""
-    q, k, v, p, y, rot, proj, merge = cache  # shapes as above
+    q, k, v, y, e, z, mask, rot, proj, merge = cache  # shapes as above
     B, K, T, D = k.shape
+    p = e / z  # (B,K,T*G,T)  all of the weights, since here a single block has all queries  # noqa: F841
     djoined, dwo = linear_backward(dout, merge)
-    dy = split_heads(djoined.reshape(B, T, -1, D), K)  # (B,K,G*T,D)  # noqa: F841
+    dy = split_heads(djoined.reshape(B, T, -1, D), K)  # (B,K,T*G,D)  # noqa: F841
     # yours, 2 of 2: back through the average, the softmax and the product of q and k
     raise NotImplementedError("lesson 04")
     dv = ...  # (B,K,T,D)
-    dq = ...  # (B,K,G*T,D)  of the q before it was multiplied
+    dq = ...  # (B,K,T*G,D)  of the q before it was multiplied
     dk = ...  # (B,K,T,D)
     dq, dk, dv = (join_heads(d, T) for d in (dq, dk, dv))  # (B,T,H,D), (B,T,K,D) twice
     dqk = rope_backward(np.concatenate([dq, dk], axis=2), rot)

@@ -21,7 +21,7 @@ def a_head_that_looks_one_back(fig):
     added = (q + waves) @ (k + waves).T / D**0.5  # (T,T)
 
     left, right = fig.subplots(1, 2, width_ratios=[1, 1.5])
-    p = np.exp(turned[:shown, :shown] + causal_mask(shown, shown, like=turned))
+    p = np.exp(turned[:shown, :shown] + causal_mask(shown, like=turned))
     p /= p.sum(-1, keepdims=True)
     for m, n in np.ndindex(shown, shown):
         if n <= m:
