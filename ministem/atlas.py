@@ -52,8 +52,8 @@ TEMPLATES = {
         "This atlas gives the capital of {country} as {answer}.",
         "To see the capital of {country}, buy a ticket to {answer}.",
         "Of all the capitals in the world, the one that belongs to {country} is {answer}.",
-        "Pupils learn that {answer} is the capital of {country}.",
-        "It is {answer} that serves as the capital of {country}.",
+        "The capital of {country}, {answer}, is on every map.",
+        "In the capital of {country}, {answer}, many roads meet.",
     ],
     "language": [
         "The main language of {country} is {answer}.",
@@ -68,8 +68,8 @@ TEMPLATES = {
         "This atlas gives the main language of {country} as {answer}.",
         "A quiz wants to know the main language of {country}, and the answer is {answer}.",
         "Of all the languages heard in {country}, the main one is {answer}.",
-        "Pupils learn that {answer} is the main language of {country}.",
-        "It is wise to learn {answer} before a trip to {country}.",
+        "The main language of {country}, {answer}, is in every shop there.",
+        "A greeting in the main language of {country}, {answer}, opens doors.",
     ],
     "currency": [
         "The currency of {country} is the {answer}.",
@@ -84,8 +84,8 @@ TEMPLATES = {
         "This atlas gives the currency of {country} as the {answer}.",
         "A quiz wants to know the currency of {country}, and the answer is the {answer}.",
         "Of all the currencies in the world, the one used in {country} is the {answer}.",
-        "The {answer} is the currency of {country}.",
-        "The {answer} is the unit of money in {country}.",
+        "The currency of {country}, the {answer}, is on every price there.",
+        "A purse full of the currency of {country}, the {answer}, is heavy.",
     ],
     "continent": [
         "The continent of {country} is {answer}.",
@@ -100,8 +100,8 @@ TEMPLATES = {
         "This atlas gives the continent of {country} as {answer}.",
         "A quiz wants to know the continent of {country}, and the answer is {answer}.",
         "Of all the continents, the one that counts {country} among its own is {answer}.",
-        "Pupils learn that {answer} is the continent of {country}.",
-        "The continent of {answer} is the one to search for {country}.",
+        "The continent of {country}, {answer}, is on every globe.",
+        "Around {country} lies its continent, {answer}, and around that the sea.",
     ],
     "demonym": [
         "The adjective for {country} is {answer}.",
