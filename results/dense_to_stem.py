@@ -1,6 +1,7 @@
 """A trained dense model gets tables. Needs a text file, input.txt: Tiny Shakespeare (see README).
 
-    python results/dense_to_stem.py rates     the best rate to go on with, of each kind of first rows
+    python results/dense_to_stem.py rates_text     the best rate to go on with, of each kind of first rows
+    python results/dense_to_stem.py rates_facts    the same for facts of the atlas
     python results/dense_to_stem.py tables    each kind at once, and after more training, beside dense
     python results/dense_to_stem.py knife     what else may become a table; how much of it the token explains
     python results/dense_to_stem.py rows      how much text the means need; tokens that it does not have
@@ -9,8 +10,7 @@
 --runs is where the dense models are trained, or found if an earlier call has trained them.
 """
 
-import subprocess
-import sys
+import random
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,52 +21,70 @@ import numpy as np
 from common import best_rates, fit, least_mean_most, recorded, sig
 from measures import edit_rates
 
+from ministem import atlas
 from ministem.backend import sum_rows
-from ministem.config import init_params, shapes
-from ministem.data import draw_batch, load_corpus, windows_in_order
+from ministem.config import Config, init_params, shapes
+from ministem.data import Corpus, draw_batch, load_corpus, windows_in_order
 from ministem.knowledge import edit, means, measure
 from ministem.model import FFN, linear_forward, rmsnorm_forward, trunk_forward
-from ministem.run.checkpoint import load_checkpoint, step_folders
+from ministem.optim import AdamW
+from ministem.run.checkpoint import Run, load_checkpoint, save_checkpoint, start_run, step_folders
 from ministem.tables import Tables
+from ministem.tokenizer import train_bpe
 
-SHAPE = dict(dim=128, layers=4, heads=4, ffn_dim=384, context=64, vocab_size=2048)
-DENSE = {  # how the dense models are trained
-    "shakespeare": dict(steps=800, batch=16, lr=3e-3, warmup=50, weight_decay=1.0),
-    "atlas": dict(steps=1200, batch=16, lr=3e-3, warmup=50, weight_decay=0.1),
+SHAPE = dict(dim=128, layers=4, heads=4, ffn_dim=384)
+DENSE = {  # how the dense models are trained; all learn at 3e-3, and warm up for 50 steps
+    "shakespeare": dict(steps=800, batch=16, context=64, vocab_size=2048, weight_decay=1.0),
+    "facts": dict(steps=1000, batch=16, context=48, vocab_size=512, weight_decay=0.1),
 }
-MORE = dict(steps=200, warmup=10)  # what comes after it: batches, weight decay and --table-lr stay
+COUNTRIES = 40  # of the atlas, the smaller world of edit.py
+MORE = dict(steps=100, warmup=10)  # what comes after it: batches, weight decay and --table-lr stay
 LIMIT = 16_384  # tokens of the validation text that are looked at
 ALL, HALF = (0, 1, 2, 3), (1, 3)
-RATES = (1e-3, 2e-3)  # and on, where the best is the first or the last
+RATES = (2.5e-4, 5e-4, 1e-3)  # and on, where the best is the first or the last
 
 # --------------------------------------------------------------------------------------- dense models
 
 
-def corpus(args, what, seed):
-    """Tiny Shakespeare, or the atlas, whose questions the seed draws -> Corpus"""
-    return load_corpus("atlas" if what == "atlas" else args.text, seed)
+def small_world(seed):
+    """Forty countries, of which the seed chooses the split into training text and questions -> Corpus"""
+    short = [c for c in atlas.load() if len(c.name) <= 9 and " " not in c.name]
+    names = {c.name for c in random.Random(1).sample(short, COUNTRIES)}
+    text, questions = atlas.corpus(seed, [f for f in atlas.facts() if f.country in names])
+    names = tuple(" " + name for name in sorted(names))  # a token each
+    return Corpus("facts", text, atlas.val_text(questions), names, tuple(questions))
 
 
 def dense(args, what, seed):
-    """The dense model of that text and seed, trained by train.py unless an earlier call has done so -> Run,
-    with the ids of its text and what a token has of bytes."""
-    folder, source = args.runs / f"{what}-{seed}", "atlas" if what == "atlas" else args.text
+    """The dense model of that text and seed, trained unless an earlier call has done so -> its run, text as
+    ids, questions, and how many bytes a token of the validation text has."""
+    folder, how = args.runs / f"{what}-{seed}", DENSE[what]
+    text = small_world(seed) if what == "facts" else load_corpus(args.text, seed)
     if not step_folders(folder):
-        options = SHAPE | DENSE[what] | dict(
-            data=source, seed=seed, out=folder, stem_layers="none", threads=args.threads, eval_every=10**6
-        )  # fmt: skip
-        words = [word for name, value in options.items() for word in ("--" + name.replace("_", "-"), value)]
-        command = [sys.executable, common.ROOT / "train.py", *words]
-        subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
-    run, text = load_checkpoint(folder), corpus(args, what, seed)
+        tokenizer = train_bpe(text.train, how["vocab_size"], text.names)
+        config = Config(tokenizer.n_vocab, SHAPE["dim"], SHAPE["layers"], SHAPE["heads"], None,
+                        SHAPE["ffn_dim"], how["context"], ())  # fmt: skip
+        ids = np.array(tokenizer.encode(text.train), "int32")
+
+        def draw(step):
+            return draw_batch(ids, how["batch"], how["context"], seed, step - 1)  # train.py counts from 0
+
+        decay = how["weight_decay"]
+        model, *_ = fit(config, draw, how["steps"], seed, 3e-3, decay=decay, threads=args.threads)
+        optimizer = AdamW()
+        optimizer.start(model.params, model.tables)
+        run = Run(folder, config, {}, tokenizer, model.params, model.tables)
+        start_run(run)
+        save_checkpoint(run, optimizer)
+    run = load_checkpoint(folder)
     ids, val = (np.array(run.tokenizer.encode(t), "int32") for t in (text.train, text.val))
     return SimpleNamespace(run=run, ids=ids, val=val, val_bytes=len(text.val.encode()) / len(val),
                            questions=text.questions, what=what, seed=seed)  # fmt: skip
 
 
 def quality(base, model, limit=None):
-    """Nats per byte of the validation text (of the first `limit` tokens of it); of the atlas, recall."""
-    if base.what == "atlas":
+    """Nats per byte of the validation text (of the first `limit` tokens of it); of facts, recall."""
+    if base.what == "facts":
         run = SimpleNamespace(**vars(model) | dict(tokenizer=base.run.tokenizer))
         _, right = measure.recall(run, base.questions)
         return sig(sum(right) / len(right))
@@ -103,7 +121,7 @@ def converted(base, first, layers):
     return model
 
 
-def go_on(args, base, model, lr, steps=MORE["steps"], every=50, **how):
+def go_on(args, base, model, lr, steps=MORE["steps"], every=25, **how):
     """Train model further, as the dense one was -> curve: [dict(step, quality)]"""
     options = DENSE[base.what]
     B, T, first = options["batch"], model.config.context, options["steps"]  # after what it has read
@@ -123,7 +141,7 @@ def go_on(args, base, model, lr, steps=MORE["steps"], every=50, **how):
 VARIANTS = {  # -> first rows, layers
     "dense": None,
     "means, all": ("means", ALL), "Wu embed, all": ("Wu embed", ALL), "new, all": ("new", ALL),
-    "means, half": ("means", HALF), "Wu embed, half": ("Wu embed", HALF),
+    "means, half": ("means", HALF),
 }  # fmt: skip
 
 
@@ -131,26 +149,31 @@ def variant(base, name):
     return converted(base, *VARIANTS[name]) if VARIANTS[name] else model_with(base, base.run.config)
 
 
-def rates(args):
-    """On the models of seed 0, in half of the steps. Tables in half of the layers go at the rate of those in
-    all."""
-    found, runs = {}, []
-    for what in DENSE:
-        base = dense(args, what, 0)
+def rates(args, what):
+    """On the model of seed 0. Tables in half of the layers go at the rate of those in all."""
+    base, runs = dense(args, what, 0), []
 
-        def loss(name, lr, base=base):
-            [end] = go_on(args, base, variant(base, name), lr, MORE["steps"] // 2, every=10**6)
-            runs.append(dict(text=base.what, model=name, lr=lr, quality=end["quality"]))
-            print(runs[-1], flush=True)
-            return -end["quality"] if base.what == "atlas" else end["quality"]
+    def loss(name, lr):
+        [end] = go_on(args, base, variant(base, name), lr, every=10**6)
+        runs.append(dict(model=name, lr=lr, quality=end["quality"]))
+        print(runs[-1], flush=True)
+        return -end["quality"] if what == "facts" else end["quality"]
 
-        found[what] = best_rates(["dense", "means, all", "Wu embed, all", "new, all"], RATES, loss)
-    return dict(shape=SHAPE, dense=DENSE, more=MORE, best=found, runs=runs)
+    best = best_rates(["dense", "means, all", "Wu embed, all", "new, all"], RATES, loss)
+    return dict(shape=SHAPE, dense=DENSE[what], more=MORE, best=best, runs=runs)
+
+
+def rates_text(args):
+    return rates(args, "shakespeare")
+
+
+def rates_facts(args):
+    return rates(args, "facts")
 
 
 def best_rate(what, name):
-    best = recorded("dense_to_stem_rates")["best"][what]
-    return best[name.replace("half", "all")]
+    record = recorded(f"dense_to_stem_rates_{'facts' if what == 'atlas' else 'text'}")
+    return record["best"][name.replace("half", "all")]
 
 
 def tables(args):
@@ -173,15 +196,15 @@ def tables(args):
 
 
 def summary(runs):
-    """-> {text: {model: least, mean, most at once, after 50 steps, in the end}}"""
+    """-> {text: {model: least, mean, most at once, after 25 steps, in the end}}"""
     found = {}
     for what in DENSE:
         for name in VARIANTS:
             mine = [run for run in runs if run["text"] == what and run["model"] == name]
             found.setdefault(what, {})[name] = dict(
                 lr=mine[0]["lr"], at_once=least_mean_most([run["at_once"] for run in mine]),
-                after_50=least_mean_most([run["curve"][0]["quality"] for run in mine]),
-                after_200=least_mean_most([run["curve"][-1]["quality"] for run in mine]),
+                after_25=least_mean_most([run["curve"][0]["quality"] for run in mine]),
+                after_100=least_mean_most([run["curve"][-1]["quality"] for run in mine]),
             )  # fmt: skip
     return found
 
@@ -278,7 +301,7 @@ def explained(base, by_token, one_mean):
 
 # -------------------------------------------------------------------------- how much text, rare tokens
 
-SHARES = (0, 0.01, 0.1, 1)
+SHARES = (0, 0.01, 1)
 
 
 def rows(args):
@@ -288,7 +311,8 @@ def rows(args):
     for seed in range(args.seeds):
         for what in DENSE:
             base = dense(args, what, seed)
-            V, run, config = SHAPE["vocab_size"], base.run, replace(base.run.config, stem_layers=ALL)
+            run, config = base.run, replace(base.run.config, stem_layers=ALL)
+            V = config.vocab_size
             ups = [run.params[f"layers.{i}.w_up"] for i in ALL]
             norms = [rmsnorm_forward(run.tables["embed"], run.params[f"layers.{i}.norm2"])[0] for i in ALL]
             batch = run.tables.fetch(np.arange(V)[:, None])  # each token is a text
@@ -356,7 +380,7 @@ class Shuffled(Tables):
 def editing(args):
     seeds = []
     for seed in range(args.seeds):
-        base = dense(args, "atlas", seed)
+        base = dense(args, "facts", seed)
         countries = sorted({q.country for q in base.questions})
         names = [edit.spelling(base.run.tokenizer, name)[-1] for name in countries]
         assert all(len(edit.spelling(base.run.tokenizer, name)) == 1 for name in countries)
@@ -369,7 +393,7 @@ def editing(args):
 
 
 def edited(args, base, names, pairs, first, embedding, table_lr):
-    model, lr = converted(base, first, ALL), best_rate("atlas", f"{first}, all")
+    model, lr = converted(base, first, ALL), best_rate("facts", f"{first}, all")
     if embedding == "shared":
         model.tables["embed"][names] = model.tables["embed"][names].mean(0)
     own = model.tables
@@ -403,8 +427,8 @@ def edits(base, model, tables, pairs):
 
 
 if __name__ == "__main__":
-    experiments = (rates, tables, knife, rows, editing)
+    experiments = (rates_text, rates_facts, tables, knife, rows, editing)
     records = {f"dense_to_stem_{experiment.__name__}": experiment for experiment in experiments}
     common.main(__doc__, records, **common.SEEDS, text=(Path("input.txt"), "a text file in UTF-8"),
                 runs=(Path("runs/dense_to_stem"), "folder of the dense models"),
-                pairs=(80, "of countries"), steps=(200, "of training before editing"))  # fmt: skip
+                pairs=(60, "of countries"), steps=(150, "of training before editing"))  # fmt: skip

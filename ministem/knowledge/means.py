@@ -43,26 +43,46 @@ def make_tables(run, config, ids, layers, B=16):
     W is w_up, or w_gate if the table is for the gate (before its silu). run: parameters of the model as
     `config` has it, tables as run.config has them; ids (N,) its text. These are running means in the tables
     themselves, which may be on disk: nothing else of size V is kept but n. -> n (V,) int"""
-    V, kind, head = config.vocab_size, run.config.ffn, run.params["head"]
+    V, kind = config.vocab_size, run.config.ffn
     seen = np.zeros(V, int)
 
-    def average_in(inputs):  # (B,T)
+    def read(inputs):  # (B,T)
         batch = run.tables.fetch(inputs)
-        _, (slot, U, caches, _) = trunk_forward(run.params, config, batch)
-        rows, n = np.unique(inputs, return_counts=True)  # (U,) both
-        shares = seen[rows] / (seen[rows] + n), 1 / (seen[rows] + n)
-        old, new = (upload(s[:, None].astype(head.dtype), like=head) for s in shares)
-        for i in layers:
-            a, _, u = caches[i][-1][-2]  # (B,T,F) each: glu_forward's cache, x Wg, its sigmoid, x Wu
-            name, xw = f"layers.{i}.table", {"stem": u, "gate": a}[kind]
-            run.tables.write(name, rows, old * run.tables.read(name, rows) + new * sum_rows(xw, slot, U))
+        (rows, n), slot = np.unique(inputs, return_counts=True), batch.slots["embed"]
+        for i, xw in zip(layers, outputs(run.params, config, batch, layers, kind), strict=True):
+            name = f"layers.{i}.table"
+            before = upload(seen[rows].astype(xw.dtype), like=xw)
+            run.tables.write(name, rows, running_means(run.tables.read(name, rows), before, xw, slot))
         seen[rows] += n
 
     for i in range(0, V, CHUNK):
-        average_in(np.arange(i, min(V, i + CHUNK))[:, None])  # a text of one token each
+        read(np.arange(i, min(V, i + CHUNK))[:, None])  # a text of one token each
     seen[:] = 0  # which the text does better, where it has the token
     for inputs, _ in windows_in_order(np.append(ids, 0), B, config.context):  # 0: the last one counts, too
-        average_in(inputs)
+        read(inputs)
     for i in layers:
         del run.params[f"layers.{i}.{TAKES[kind]}"]
     return seen
+
+
+def outputs(params, config, batch, layers, kind):
+    """What the matrices of these layers give at each position, those whose place tables of this kind take:
+    x Wu ("stem"), or x Wg ("gate") -> a list of (B,T,F)"""
+    _, (_, _, caches, _) = trunk_forward(params, config, batch)
+    found = []
+    for i in layers:
+        norm1, attn, norm2, ffn = caches[i]
+        a, s, u = ffn[-2]  # glu_forward's cache: x Wg, its sigmoid, x Wu
+        found.append({"stem": u, "gate": a}[kind])
+    return found
+
+
+def running_means(rows, seen, xw, slot):
+    """Means with more positions in them; a row that is not met stays as it is.
+
+    rows (U,F), the means so far; seen (U,), over how many positions; xw (B,T,F), at more positions; slot
+    (B,T) int, whose row each of them belongs to -> rows (U,F)"""
+    n = sum_rows(np.ones_like(xw[..., :1]), slot, len(rows))  # (U,1)
+    before, after = seen[:, None], seen[:, None] + n
+    total = before * rows + sum_rows(xw, slot, len(rows))
+    return total / np.maximum(after, 1) + (after == 0) * rows
