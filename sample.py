@@ -21,7 +21,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
 
 from ministem import backend, data
 from ministem.generate import generate, window_start
-from ministem.knowledge import edit, inside
+from ministem.knowledge import edit, inside, naming
 from ministem.run import checkpoint, options
 from ministem.run.cli import printable, say, user_errors
 from ministem.run.options import flag, number, whole, word
@@ -51,7 +51,7 @@ OPTIONS = {
     ),
     "what to change: writes once before and once after": dict(
         edit=([], pair, "OLD=NEW: where the prompt says OLD, tables are read at NEW; may be repeated"),
-        edit_how=("auto", edit.HOW, "for names of several tokens"),
+        edit_how=("auto", naming.HOW, "for names of several tokens"),
         edit_layers=(None, word, "only in these layers, like 0,2 (default: in all that have a table)"),
         edit_all=(False, flag, "every OLD in the prompt (default: the last)"),
         edit_rows=(False, flag, "write NEW's rows into OLD's, for the whole text"),
@@ -122,12 +122,12 @@ def before_and_after(args, run, prompt, ids):
             with edit.applied(row_edits, tables):
                 patches += row_edits
         elif args.edit:
-            changes = edit.plan(tokenizer, prompt, args.edit, args.edit_how, args.edit_all)
+            changes = naming.plan(tokenizer, prompt, args.edit, args.edit_how, args.edit_all)
             override = edit.while_generating(tables, changes, layers)
             edit.table_names(tables, layers)
         first = window_start(len(ids), run.config.context)
         how = args.edit_how, args.edit_all, args.edit_rows, first
-        notes += edit.notes(tokenizer, prompt, args.edit, *how)
+        notes += naming.notes(tokenizer, prompt, args.edit, *how)
 
     say("before:")
     write(args, run, ids)

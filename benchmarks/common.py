@@ -25,6 +25,13 @@ sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
 from ministem import backend  # noqa: E402
 
+SIZES = {  # the model, then the texts in a batch
+    "tiny": (dict(vocab_size=64, dim=32, n_layers=2, n_heads=2, ffn_dim=64, context=16), 4),
+    "small": (dict(vocab_size=2048, dim=128, n_layers=4, n_heads=4, ffn_dim=384, context=128), 16),
+    "large": (dict(vocab_size=8192, dim=384, n_layers=6, n_heads=6, ffn_dim=1024, context=256), 8),
+}
+# the large one with texts of other lengths, always 2,048 tokens a step
+SIZES |= {f"T{T}": (SIZES["large"][0] | dict(context=T), 2048 // T) for T in (128, 256, 512, 1024, 2048)}
 QUIET = 0.2  # cores that other programs may keep busy meanwhile before a round counts as disturbed
 
 

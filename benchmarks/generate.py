@@ -181,8 +181,8 @@ def main():
     about = common.machine(args.threads, "torch")
 
     def job(size, side):
-        told = dict(side=side, size=size, threads=args.threads, seconds=args.seconds)
-        return told, common.environment(args.threads, torch="torch" in side)
+        work = dict(side=side, size=size, threads=args.threads, seconds=args.seconds)
+        return work, common.environment(args.threads, torch="torch" in side)
 
     jobs = {f"{size} {side}": job(size, side) for size in sizes for side in args.sides}
     results, errors = common.take_turns(__file__, jobs, args)

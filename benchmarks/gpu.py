@@ -41,7 +41,7 @@ from ministem.model import loss_and_grads
 from ministem.optim import AdamW, adamw
 from ministem.tables import Tables
 
-SIZES = step.SIZES | {
+SIZES = common.SIZES | {
     "medium": (dict(vocab_size=16384, dim=768, n_layers=12, n_heads=12, ffn_dim=2048, context=512), 16),
     "wide": (dict(vocab_size=50257, dim=1536, n_layers=12, n_heads=16, ffn_dim=4096, context=1024), 8),
 }
@@ -68,7 +68,7 @@ def products_side(config, batches, tf32):
         turned = a.ndim == 2 and not a.flags.c_contiguous  # a transposed matrix costs nothing
         return backend.upload(np.ascontiguousarray(a.T), like).T if turned else backend.upload(a.copy(), like)
 
-    block = backend.block_size(like)
+    block = backend.block_size(config.context, like)
     calls = [tuple(map(on_device, call)) for call in step.products(config, len(batches[0][0]), block)]
 
     def take():
@@ -305,11 +305,11 @@ def main():
 
         common.write_json(args, about, microseconds=measure_parts(cupy))
         return
-    told, rounds = dict(warmup=args.warmup, steps=args.steps, batches=args.batches), args.rounds
-    told["rounds"] = rounds
+    job, rounds = dict(warmup=args.warmup, steps=args.steps, batches=args.batches), args.rounds
+    job["rounds"] = rounds
     medians, args.rounds = {}, 1  # a round is one of many inside a process: starting CUDA takes seconds
     for size in args.sizes:
-        jobs = {side: (told | dict(side=side, size=size), common.environment(1)) for side in args.sides}
+        jobs = {side: (job | dict(side=side, size=size), common.environment(1)) for side in args.sides}
         medians[size] = report(size, *common.take_turns(__file__, jobs, args), args.batches)
     common.write_json(args, about, rounds=rounds, median_ms=medians)
 

@@ -20,7 +20,6 @@ from collections import Counter
 
 import common
 import numpy as np
-import step
 
 from ministem import backend, model
 from ministem.config import Config, init_params
@@ -29,7 +28,7 @@ from ministem.optim import AdamW
 
 MIB = 2**20
 TINY = dict(vocab_size=64, dim=16, n_layers=1, n_heads=2, ffn_dim=32, context=16), 4
-SIZES = step.SIZES | {  # the model, texts in a batch
+SIZES = common.SIZES | {
     "quick": (dict(vocab_size=8192, dim=16, n_layers=2, n_heads=2, ffn_dim=32, context=64), 32),
     "full": (dict(vocab_size=50257, dim=256, n_layers=4, n_heads=8, ffn_dim=768, context=256), 32),
 }
@@ -186,8 +185,8 @@ def main():
     about, env = common.machine(args.threads), common.environment(args.threads)
     peaks, results = {}, {}
     for size in sizes:
-        told = dict(size=size, threads=args.threads)
-        jobs = {way: (told | {"way": way}, env) for way in ("resident", "traced")}
+        job = dict(size=size, threads=args.threads)
+        jobs = {way: (job | {"way": way}, env) for way in ("resident", "traced")}
         results[size], errors = common.take_turns(__file__, jobs, args)
         for name, error in errors.items():
             sys.exit(f"{name}: did not run: {error}")

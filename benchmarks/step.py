@@ -35,13 +35,6 @@ from ministem.config import Config, init_params
 from ministem.model import loss_and_grads, query_blocks
 from ministem.optim import AdamW
 
-SIZES = {  # the model, then the batch
-    "tiny": (dict(vocab_size=64, dim=32, n_layers=2, n_heads=2, ffn_dim=64, context=16), 4),
-    "small": (dict(vocab_size=2048, dim=128, n_layers=4, n_heads=4, ffn_dim=384, context=128), 16),
-    "large": (dict(vocab_size=8192, dim=384, n_layers=6, n_heads=6, ffn_dim=1024, context=256), 8),
-}
-# the large one with texts of other lengths, always 2,048 tokens a step
-SIZES |= {f"T{T}": (SIZES["large"][0] | dict(context=T), 2048 // T) for T in (128, 256, 512, 1024, 2048)}
 SIDES = ["products", "products-blas", "ministem", "torch", "torch-sparse", "torch-compile"]
 # so low a rate that differences of rounding do not grow large in the few steps of a benchmark
 ADAMW = dict(lr=1e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
@@ -49,7 +42,7 @@ ADAMW = dict(lr=1e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
 
 def task(size, variant):
     """-> config, ids, targets"""
-    sizes, B = SIZES[size]
+    sizes, B = common.SIZES[size]
     config = Config(**sizes, ffn=variant, stem_layers=tuple(range(sizes["n_layers"])))
     return config, *common.texts(config, B)
 
@@ -61,7 +54,7 @@ def noise(*shape):
     return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
 
-def products(config, B, block=backend.BLOCK, some=noise):
+def products(config, B, block=None, some=noise):
     """Every matrix product of a step on B texts -> [(a, b, out), ...] in the order of a step.
 
     What a product would be given by the elementwise work in between is random instead. Attention has six
@@ -69,6 +62,7 @@ def products(config, B, block=backend.BLOCK, some=noise):
     C, F, V, T = config.dim, config.ffn_dim, config.vocab_size, config.context
     H, K, D, N = config.n_heads, config.n_kv_heads, config.head_dim, B * config.context
     calls, linears, attentions, is_stem = [], [], [], config.ffn == "stem"
+    block = block or backend.block_size(T, np.empty(0))
     blocks = query_blocks(T, T, H // K, np.empty((block, 0)))  # of the mask, its length is what counts
 
     def multiply(a, b):
@@ -247,7 +241,7 @@ def compare_variants(size, medians):
 def main():
     parser = common.options(__doc__, rounds=5)
     add = parser.add_argument
-    add("--size", nargs="+", choices=SIZES, help="one or several (default small)")
+    add("--size", nargs="+", choices=common.SIZES, help="one or several (default small)")
     add("--variants", nargs="+", choices=["stem", "dense"], default=["stem", "dense"])
     add("--sides", nargs="+", choices=SIDES, default=SIDES)
     add("--steps", type=int, default=10, help="steps timed in each (default 10)")
@@ -258,9 +252,9 @@ def main():
 
     def job(size, variant, side):
         threads = 1 if side == "products" else args.threads
-        told = dict(size=size, variant=variant, side=side, threads=args.threads)
-        told |= dict(warmup=args.warmup, steps=args.steps)
-        return told, common.environment(threads, torch="torch" in side)
+        work = dict(size=size, variant=variant, side=side, threads=args.threads)
+        work |= dict(warmup=args.warmup, steps=args.steps)
+        return work, common.environment(threads, torch="torch" in side)
 
     median_ms, errors, results = {}, {}, {}
     for size in sizes:

@@ -188,8 +188,8 @@ def main():
     about = common.machine(args.threads, "torch")
 
     def job(side, V):
-        told = dict(side=side, V=V, threads=args.threads, quick=args.quick, seconds=args.seconds)
-        return told, common.environment(args.threads, torch="torch" in side)
+        work = dict(side=side, V=V, threads=args.threads, quick=args.quick, seconds=args.seconds)
+        return work, common.environment(args.threads, torch="torch" in side)
 
     jobs = {f"{side} {V}": job(side, V) for V in sizes for side in args.sides}
     results, errors = common.take_turns(__file__, jobs, args)

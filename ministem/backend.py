@@ -43,10 +43,12 @@ def row_max(x):
 BLOCK = 64
 
 
-def block_size(like):
-    """How many queries attention takes at a time. On a CPU few, so that little of the masked half is computed
-    and the scores stay in its cache; on a GPU many, since every block launches kernels."""
-    return BLOCK if isinstance(like, np.ndarray) else 16 * BLOCK
+def block_size(T, like):
+    """How many queries attention takes at a time, of T. On a CPU few, so that little of the masked half is
+    computed and the scores stay in its cache (in long texts a few more: each call has to be worth it); on a
+    GPU many, since every block launches kernels."""
+    size = BLOCK if T < 16 * BLOCK else 3 * BLOCK
+    return min(T, size if isinstance(like, np.ndarray) else 16 * BLOCK)
 
 
 def sum_rows(values, slot, n_rows):

@@ -18,7 +18,7 @@ class KVCache:
         shape = (config.n_layers, B, config.n_kv_heads, config.context, config.head_dim)
         self.keys, self.values = np.empty_like(like, shape=shape), np.empty_like(like, shape=shape)
         self.rot = rope_rotations(0, config.context, config.head_dim, config.rope_theta, like)
-        self.mask = causal_mask(min(config.context, block_size(like)), like)
+        self.mask = causal_mask(block_size(config.context, like), like)
         self.length = 0  # positions filled; trunk_forward moves it when all layers have added theirs
 
     def extend(self, i):

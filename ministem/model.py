@@ -376,7 +376,7 @@ def trunk_forward(params, config, batch, kv_cache=None):
         rot, mask = kv_cache.rot[start : start + T], kv_cache.mask
     else:
         rot = rope_rotations(0, T, config.head_dim, config.rope_theta, like=h)
-        mask = causal_mask(min(T, block_size(h)), like=h)
+        mask = causal_mask(block_size(T, h), like=h)
     layers = []
     for i in range(config.n_layers):
         extend = kv_cache.extend(i) if kv_cache else None

@@ -78,8 +78,8 @@ class AdamW:
         on_disk: of tables on disk, the Tables m and v that their moments are copied from."""
         for name, array in self.state().items():
             array[...] = state[name]
-        for kept, saved in zip((self.table_m, self.table_v), on_disk, strict=False):
-            kept.take(saved)
+        for moments, saved in zip((self.table_m, self.table_v), on_disk, strict=False):
+            moments.take(saved)
         self.t = t
 
     def step(self, params, tables, grads):
@@ -108,10 +108,10 @@ class AdamW:
 
         def update_rows(name, i, j):
             rows, g = grads[name].rows[i:j], grads[name].values[i:j]
-            kept = (tables, self.table_m, self.table_v)
-            p, m, v = (table.read(name, rows) for table in kept)
+            stores = (tables, self.table_m, self.table_v)
+            p, m, v = (table.read(name, rows) for table in stores)
             adamw(p, g, m, v, lr=self.lr * self.table_lr, decay=0.0, **hyper)
-            for table, values in zip(kept, (p, m, v), strict=True):
+            for table, values in zip(stores, (p, m, v), strict=True):
                 table.write(name, rows, values)
 
         tasks = []

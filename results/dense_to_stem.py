@@ -25,7 +25,7 @@ from ministem import atlas
 from ministem.backend import sum_rows
 from ministem.config import Config, init_params, shapes
 from ministem.data import Corpus, draw_batch, load_corpus, windows_in_order
-from ministem.knowledge import edit, means, measure
+from ministem.knowledge import means, measure, naming
 from ministem.model import FFN, linear_forward, rmsnorm_forward, trunk_forward
 from ministem.optim import AdamW
 from ministem.run.checkpoint import Run, load_checkpoint, save_checkpoint, start_run, step_folders
@@ -382,8 +382,8 @@ def editing(args):
     for seed in range(args.seeds):
         base = dense(args, "facts", seed)
         countries = sorted({q.country for q in base.questions})
-        names = [edit.spelling(base.run.tokenizer, name)[-1] for name in countries]
-        assert all(len(edit.spelling(base.run.tokenizer, name)) == 1 for name in countries)
+        names = [naming.spelling(base.run.tokenizer, name)[-1] for name in countries]
+        assert all(len(naming.spelling(base.run.tokenizer, name)) == 1 for name in countries)
         rng = np.random.default_rng(seed)
         pairs = [tuple(rng.choice(countries, 2, replace=False).tolist()) for _ in range(args.pairs)]
         for label, recipe in RECIPES.items():

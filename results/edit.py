@@ -26,7 +26,7 @@ from measures import edit_rates
 from ministem import atlas, backend
 from ministem.config import Config
 from ministem.data import draw_batch, load_corpus
-from ministem.knowledge import edit, measure
+from ministem.knowledge import edit, measure, naming
 from ministem.run import checkpoint
 from ministem.tokenizer import train_bpe
 
@@ -108,7 +108,7 @@ def first_edit(args, seed):
     known = [j for j, (old, new) in enumerate(pairs) if top[j] == answer[old] != answer[new]]
     for way, (offset, layers) in WAYS.items():
         changes = [
-            [(t + offset, rows) for t, rows in edit.plan(run.tokenizer, PROMPT.format(old), [(old, new)])]
+            [(t + offset, rows) for t, rows in naming.plan(run.tokenizer, PROMPT.format(old), [(old, new)])]
             for old, new in pairs
         ]
         top, result["odds"][way] = ask(changes, layers)
@@ -183,10 +183,10 @@ def names(args):
         text, questions, whole_names = small_world(seed, whole_names=False)
         run = small_run(args, seed, 500, text, whole_names)
         countries = sorted({q.country for q in questions})
-        lengths = {name: len(edit.spelling(run.tokenizer, name)) for name in countries}
+        lengths = {name: len(naming.spelling(run.tokenizer, name)) for name in countries}
         pairs = random_pairs(countries, args.pairs, seed)
         result = dict(seed=seed, lengths=lengths, recall=recall(run, questions), how={})
-        for how in edit.HOW[2:]:  # auto is one of these; one-to-one is what most do at equal lengths
+        for how in naming.HOW[2:]:  # auto is one of these; one-to-one is what most do at equal lengths
             result["how"][how] = dict(
                 override=edit_rates(run, pairs, questions, how),
                 # row edits go a pair at a time: a part of the pairs has to do
@@ -278,7 +278,7 @@ def one_patch(args, run, free, corpus, variant, seed, names):
         variant=variant, seed=seed, sentences=len(lines), seconds=round(seconds, 1),
         bytes=file.stat().st_size, tokens=len(taught.describe(run.tokenizer)),
         new_before=new_before, new_after=new_after, old_after=old_after,
-        spelled_freely=sum(set(edit.spelling(run.tokenizer, name)) <= free for name in names),
+        spelled_freely=sum(set(naming.spelling(run.tokenizer, name)) <= free for name in names),
         reverted_to_the_byte=all(run.tables[n].tobytes() == b for n, b in bytes_before.items()),
     )  # fmt: skip
 

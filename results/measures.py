@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ministem.knowledge import edit
+from ministem.knowledge import edit, naming
 from ministem.knowledge.measure import go_on, recites, sentence
 
 # --------------------------------------------------------------------------------------------- editing
@@ -20,7 +20,7 @@ def edit_rates(run, pairs, questions, how="auto", layers=None, write=False, othe
     """How often does an edit do what it should, and nothing else?
 
     pairs: [("Spain", "Germany"), ...]; the first is made into the second. questions: atlas questions, some
-    for each country. write: False overrides one prompt at a time (edit.plan), True writes into the tables
+    for each country. write: False overrides one prompt at a time (naming.plan), True writes into the tables
     (edit.edit_rows) and takes that back. -> a dict of shares, each with the number of questions behind it:
       success      by relation, where the two countries differ: the answer is the second one's
       by_length    success where the second name has as many tokens as the first, more, or fewer
@@ -36,7 +36,7 @@ def edit_rates(run, pairs, questions, how="auto", layers=None, write=False, othe
     edited = [sentence(tokenizer, q.prompt, answers[new, q.relation]) for _, new, q in cases]
     prompts = [ids[:n] for ids, n in edited]
     if not write:
-        changes = [edit.plan(tokenizer, q.prompt, [(old, new)], how) for old, new, q in cases]
+        changes = [naming.plan(tokenizer, q.prompt, [(old, new)], how) for old, new, q in cases]
         right, others_right = recites(run, edited, changes, layers), []
         wrong = [j for j, ok in enumerate(right) if not ok]
         wrong_answers = go_on(run, [prompts[j] for j in wrong], [changes[j] for j in wrong], layers)
@@ -59,7 +59,7 @@ def edit_rates(run, pairs, questions, how="auto", layers=None, write=False, othe
         if q.answer == answers[new, q.relation]:
             kept.append(ok)
         else:
-            n, m = (len(edit.spelling(tokenizer, name)) for name in (old, new))
+            n, m = (len(naming.spelling(tokenizer, name)) for name in (old, new))
             length = "equal" if n == m else "longer" if m > n else "shorter"
             success.setdefault(q.relation, []).append(ok)
             by_length.setdefault(length, []).append(ok)

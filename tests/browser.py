@@ -36,6 +36,7 @@ def chromium(width=1280, height=900, dark=False):
         try:
             scheme = [dict(name="prefers-color-scheme", value="dark" if dark else "light")]
             driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dict(features=scheme))
+            driver.get("about:blank")  # away from the browser's own first page, which loads pictures
             yield driver
         finally:
             driver.quit()

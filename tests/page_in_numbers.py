@@ -15,8 +15,7 @@ import browser
 import numpy as np
 
 from ministem import atlas
-from ministem.backend import device_array
-from ministem.knowledge import edit, measure, page
+from ministem.knowledge import measure, naming, page
 from ministem.run.checkpoint import load_checkpoint
 from ministem.run.cli import as_command, fail, user_errors
 
@@ -95,7 +94,7 @@ def pairs(driver, rounded, questions, n=100):
     for _ in range(n):
         q = rng.choice(questions)
         new = rng.choice([name for name in names if name != q.country])
-        changes = edit.plan(rounded.tokenizer, q.prompt, [(q.country, new)])
+        changes = naming.plan(rounded.tokenizer, q.prompt, [(q.country, new)])
         prompts = [rounded.tokenizer.encode(q.prompt)] * 2
         expected = measure.go_on(rounded, prompts, [[], changes], max_new_tokens=24)
         browser.type_prompt(driver, q.prompt)
@@ -128,7 +127,7 @@ def main():
     if browser.missing():
         fail(f"needs {browser.missing()}")
     with user_errors(), tempfile.TemporaryDirectory() as folder:
-        run = load_checkpoint(args.run, device_array("cpu"))
+        run = load_checkpoint(args.run)
         html = Path(folder, "page.html")
         html.write_text(page.make(run, lessons="lessons"), "utf-8")
         print(f"the file: {html.stat().st_size / 1e6:.2f} MB")

@@ -17,7 +17,7 @@ from ministem.convert.lingua import to_lingua
 from ministem.devices import files
 from ministem.devices.disk import DiskTables
 from ministem.generate import generate
-from ministem.knowledge import edit, inside
+from ministem.knowledge import edit, inside, naming
 from ministem.model import loss_and_grads
 from ministem.optim import AdamW
 from ministem.run import checkpoint
@@ -214,7 +214,7 @@ def test_editing_changes_memory_and_not_the_checkpoint(both, tokenizer):
     opened, ram = load_checkpoint(both["disk"][0].folder), both["ram"][0]
     ids, said = tokenizer.encode("In Spain"), {}
     for kind, run in (("disk", opened), ("ram", ram)):
-        changes = edit.plan(tokenizer, "In Spain", [("Spain", "Peru")])
+        changes = naming.plan(tokenizer, "In Spain", [("Spain", "Peru")])
         said[kind] = [write(run, ids, override=edit.while_generating(run.tables, changes))]
         untouched = whole(run.tables)
         patch = edit.edit_rows(run.tables, tokenizer, "Spain", "Peru")

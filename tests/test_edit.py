@@ -18,7 +18,7 @@ from ministem.backend import blas_threads, device_array
 from ministem.config import Config, init_params
 from ministem.data import draw_batch
 from ministem.generate import generate
-from ministem.knowledge import edit, inside, measure
+from ministem.knowledge import edit, inside, measure, naming
 from ministem.knowledge.edit import Patch
 from ministem.model import forward, loss_and_grads, rmsnorm_forward
 from ministem.optim import AdamW
@@ -170,7 +170,7 @@ TOKENIZER = train_bpe(WORLD * 9, 420, [" Spain", " Nigeria", " South Africa"])
 ])  # fmt: skip
 def test_a_name_is_found_by_its_tokens_and_they_spell_it(prompt, name, tokens):
     ids = TOKENIZER.encode(prompt)
-    (start, stop), = edit.find(TOKENIZER, prompt, name)
+    (start, stop), = naming.find(TOKENIZER, prompt, name)
     spelled = TOKENIZER.decode_bytes(ids[start:stop]).decode(errors="ignore")  # half a character may follow
     assert spelled.strip() == TOKENIZER.decode(TOKENIZER.encode(name)).strip()
     if tokens:
@@ -180,11 +180,11 @@ def test_a_name_is_found_by_its_tokens_and_they_spell_it(prompt, name, tokens):
 def test_names_that_stand_side_by_side_are_all_found():
     """The end of one is the beginning of the next; and that is no overlap."""
     tokenizer = train_bpe("Spain Spain " * 9, 270, [" Spain"])
-    assert edit.find(tokenizer, "of Spain Spain Spain", "Spain", every=True) == [(2, 3), (3, 4), (4, 5)]
+    assert naming.find(tokenizer, "of Spain Spain Spain", "Spain", every=True) == [(2, 3), (3, 4), (4, 5)]
     ids = TOKENIZER.encode("日本日本")
-    (a, b), (c, d) = edit.find(TOKENIZER, "日本日本", "日本", every=True)
+    (a, b), (c, d) = naming.find(TOKENIZER, "日本日本", "日本", every=True)
     assert a == 0 and b == c and d == len(ids)
-    plan = edit.plan(tokenizer, "of Spain Spain", [("Spain", "of")], every=True)
+    plan = naming.plan(tokenizer, "of Spain Spain", [("Spain", "of")], every=True)
     assert [t for t, _ in plan] == [2, 3]
 
 
@@ -193,9 +193,9 @@ def test_the_last_occurrence_is_meant_unless_all_are_asked_for():
     ids = TOKENIZER.encode(prompt)
     spains = [(i, i + 1) for i, id in enumerate(ids) if TOKENIZER.decode([id]) == " Spain"]
     assert len(spains) == 3
-    assert edit.find(TOKENIZER, prompt, "Spain") == spains[-1:]
-    assert edit.find(TOKENIZER, prompt, "Spain", every=True) == spains
-    assert len(edit.find(TOKENIZER, "ぬぬぬ", "ぬぬ", every=True)) == 1  # they share the middle one
+    assert naming.find(TOKENIZER, prompt, "Spain") == spains[-1:]
+    assert naming.find(TOKENIZER, prompt, "Spain", every=True) == spains
+    assert len(naming.find(TOKENIZER, "ぬぬぬ", "ぬぬ", every=True)) == 1  # they share the middle one
 
 
 @pytest.mark.parametrize("prompt, name, message", [
@@ -208,7 +208,7 @@ def test_the_last_occurrence_is_meant_unless_all_are_asked_for():
 ])  # fmt: skip
 def test_a_name_that_is_not_there_is_one_line_with_the_tokens(prompt, name, message):
     with pytest.raises(ValueError, match=message) as error:
-        edit.find(TOKENIZER, prompt, name)
+        naming.find(TOKENIZER, prompt, name)
     assert "\n" not in str(error.value) and "\x1b" not in str(error.value) and len(str(error.value)) < 500
 
 
@@ -217,7 +217,7 @@ def test_a_name_that_is_not_there_is_one_line_with_the_tokens(prompt, name, mess
 def test_whatever_the_text_a_name_is_found_where_it_stands_or_refused(before, name, after):
     prompt = before + name + after
     try:
-        spans = edit.find(TOKENIZER, prompt, name, every=True)
+        spans = naming.find(TOKENIZER, prompt, name, every=True)
     except ValueError:
         return
     ids = TOKENIZER.encode(prompt)
@@ -241,7 +241,7 @@ END = TOKENIZER.eot
     ("auto", 2, [D, A, B, C], [(A,), (C,)]), ("auto", 3, [A, B], [(A,), (A,), (B,)]),
 ])  # fmt: skip
 def test_names_of_different_lengths(how, n_old, new, wanted):
-    assert edit.recipe(how, n_old, new, TOKENIZER) == wanted
+    assert naming.recipe(how, n_old, new, TOKENIZER) == wanted
 
 
 def test_the_longest_spelling_is_counted_in_bytes():
@@ -250,16 +250,16 @@ def test_the_longest_spelling_is_counted_in_bytes():
     ids = [tokenizer.encode(text)[0] for text in (" xy", " 나")]
     assert [len(tokenizer.token_bytes(id)) for id in ids] == [3, 4]
     assert [len(tokenizer.decode([id])) for id in ids] == [3, 2]
-    assert edit.recipe("subset", 1, ids, tokenizer) == [(ids[1],)]
-    assert edit.recipe("subset", 1, ids[::-1], tokenizer) == [(ids[1],)]
+    assert naming.recipe("subset", 1, ids, tokenizer) == [(ids[1],)]
+    assert naming.recipe("subset", 1, ids[::-1], tokenizer) == [(ids[1],)]
 
 
-@pytest.mark.parametrize("how", edit.HOW)
+@pytest.mark.parametrize("how", naming.HOW)
 def test_every_way_gives_each_token_something_to_read(how):
     for n_old in (1, 2, 5):
         for new in ([A], [A, B], [A, B, C, D, A, B]):
             if how != "one-to-one" or n_old == len(new):
-                reads = edit.recipe(how, n_old, new, TOKENIZER)
+                reads = naming.recipe(how, n_old, new, TOKENIZER)
                 assert len(reads) == n_old and all(reads)
                 assert {id for ids in reads for id in ids} <= {*new, END}
 
@@ -269,35 +269,36 @@ def test_a_name_is_spelled_as_it_is_likeliest_to_stand_in_a_text():
     tokenizer = train_bpe("(Oslo)" * 9 + " Ok" * 90, 270)
     with_space, without = (tokenizer.encode(text) for text in (" Oslo", "Oslo"))
     assert [tokenizer.decode([id]) for id in with_space] == [" O", "s", "lo"] and len(without) == 1
-    assert edit.spelling(tokenizer, "Oslo") == edit.spelling(tokenizer, " Oslo ", space=True) == with_space
-    assert edit.spelling(tokenizer, "Oslo", space=False) == without
-    assert edit.spelling(TOKENIZER, "日本") == TOKENIZER.encode("日本")
+    assert naming.spelling(tokenizer, "Oslo") == with_space
+    assert naming.spelling(tokenizer, " Oslo ", space=True) == with_space
+    assert naming.spelling(tokenizer, "Oslo", space=False) == without
+    assert naming.spelling(TOKENIZER, "日本") == TOKENIZER.encode("日本")
     with pytest.raises(ValueError, match="no name"):
-        edit.spelling(TOKENIZER, " ")
+        naming.spelling(TOKENIZER, " ")
 
 
 def test_ways_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="2 and 3 tokens"):
-        edit.recipe("one-to-one", 2, [A, B, C], TOKENIZER)
+        naming.recipe("one-to-one", 2, [A, B, C], TOKENIZER)
     with pytest.raises(ValueError, match="choose from auto, one-to-one"):
-        edit.recipe("best", 2, [A], TOKENIZER)
+        naming.recipe("best", 2, [A], TOKENIZER)
     with pytest.raises(ValueError, match="two edits"):
-        edit.plan(TOKENIZER, "of Spain is", [("Spain", "Niger"), ("Spain", "Nigeria")])
+        naming.plan(TOKENIZER, "of Spain is", [("Spain", "Niger"), ("Spain", "Nigeria")])
 
 
 def test_the_new_name_is_spelled_as_it_would_be_in_the_old_ones_place():
-    (place, rows), = edit.plan(TOKENIZER, " of Spain is", [("Spain", "South Africa")])
+    (place, rows), = naming.plan(TOKENIZER, " of Spain is", [("Spain", "South Africa")])
     assert (place, rows) == (1, (C,))
-    plan = edit.plan(TOKENIZER, "(日本)", [("日本", "x")])
+    plan = naming.plan(TOKENIZER, "(日本)", [("日本", "x")])
     assert {id for _, rows in plan for id in rows} == {D}
-    (_, rows), = edit.plan(TOKENIZER, "of Spain", [("Spain", "of")])
+    (_, rows), = naming.plan(TOKENIZER, "of Spain", [("Spain", "of")])
     assert rows == (B,)
-    plan = edit.plan(TOKENIZER, "of Zulu", [("Zulu", "Spain")], "copy")  # [ ][Z][u][l][u] has a space too
+    plan = naming.plan(TOKENIZER, "of Zulu", [("Zulu", "Spain")], "copy")  # [ ][Z][u][l][u] has a space too
     assert [rows for _, rows in plan] == [(A,)] * 4
 
 
 def test_what_an_edit_reads_is_said():
-    say = partial(edit.notes, TOKENIZER)
+    say = partial(naming.notes, TOKENIZER)
     assert say("The capital of Spain is", [("Spain", "South Africa")]) == [
         "token 3 [ Spain] reads the rows of [ South Africa]"]  # fmt: skip
     assert say("of Spain is", [("Spain", "South Africa")], first=3)[0].endswith("sees only what comes later")
@@ -318,26 +319,26 @@ def test_a_name_in_pieces_is_warned_of_and_the_nearest_whole_ones_are_named():
     shared = "is no token but {}, pieces that other words have too{}"
     pieces = "".join(f"[{c}]" for c in "Narnia")
     warning = f"'Narnia' {shared.format(pieces, '; tokens like it: Armenia')}"
-    assert edit.notes(tokenizer, "of Spain", [("Spain", "Narnia")])[1:] == [warning]
-    assert edit.notes(tokenizer, "of Spain", [("Spain", "Narnia")], rows=True)[1:] == [warning]
-    assert warning in edit.notes(tokenizer, "of Narnia", [("Narnia", "Spain")], rows=True)
-    assert edit.notes(tokenizer, "of Narnia", [("Narnia", "Spain")])[7:] == []  # positions: nobody else's
+    assert naming.notes(tokenizer, "of Spain", [("Spain", "Narnia")])[1:] == [warning]
+    assert naming.notes(tokenizer, "of Spain", [("Spain", "Narnia")], rows=True)[1:] == [warning]
+    assert warning in naming.notes(tokenizer, "of Narnia", [("Narnia", "Spain")], rows=True)
+    assert naming.notes(tokenizer, "of Narnia", [("Narnia", "Spain")])[7:] == []  # positions: nobody else's
     for name, like in (("USA", ["United States"]), ("U.S.", ["United States"]), ("spain", ["Spain"]),
                        ("Q", []), ("UK", []), ("\udcff", [])):  # fmt: skip
-        assert edit.names_like(tokenizer, name) == like
-    (warning,) = edit.in_pieces(tokenizer, "qqq", [1, 2])
+        assert naming.names_like(tokenizer, name) == like
+    (warning,) = naming.in_pieces(tokenizer, "qqq", [1, 2])
     assert warning.endswith("have too")
 
 
 def test_a_row_that_the_prompt_does_not_read_is_said():
     """At the very beginning a name has no space before it, and is another token."""
     unread = "the prompt does not read the rows of [ Spain]: it has "
-    say = partial(edit.notes, TOKENIZER, pairs=[("Spain", "Nigeria")], rows=True)
+    say = partial(naming.notes, TOKENIZER, pairs=[("Spain", "Nigeria")], rows=True)
     assert say("of Spain is")[1:] == []
     assert say("of Peru is")[1:] == [unread + "no 'Spain'"]
     assert say("Spain is")[1:] == [unread + "'Spain' as [S][p][a][i][n], without a space before it"]
     assert say("Spain, then Spain")[1:] == []
-    pieces = edit.notes(TOKENIZER, "(Spain)", [("Spain", "Nigeria")])
+    pieces = naming.notes(TOKENIZER, "(Spain)", [("Spain", "Nigeria")])
     assert pieces[-1] == "'Nigeria' is one token only with a space before it; here it is [N][iger][i][a]"
 
 
@@ -377,7 +378,7 @@ def test_patches_lead_from_model_to_model_and_back_to_the_byte(tmp_path_factory,
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(*[st.sampled_from(["Spain", "Niger", "Nigeria", "South Africa", "日本"])] * 2,
-                          st.sampled_from(edit.HOW[2:]), st.sampled_from([None, [0], [2]])), max_size=5))
+                          st.sampled_from(naming.HOW[2:]), st.sampled_from([None, [0], [2]])), max_size=5))
 def test_row_edits_reverted_in_turn_leave_every_byte(edits):
     config = replace(CONFIG, vocab_size=TOKENIZER.n_vocab)
     _, tables = model(config)
@@ -444,7 +445,7 @@ def test_a_row_edit_writes_what_an_override_reads():
     params, tables = model(replace(CONFIG, vocab_size=TOKENIZER.n_vocab))
     prompt = "of Spain is"
     ids = TOKENIZER.encode(prompt)
-    edits = [(0, t, rows) for t, rows in edit.plan(TOKENIZER, prompt, [("Spain", "Niger")], "average")]
+    edits = [(0, t, rows) for t, rows in naming.plan(TOKENIZER, prompt, [("Spain", "Niger")], "average")]
     here = forward(params, CONFIG, edit.override(tables.fetch([ids]), tables, edits))
     before = copy(tables)
     patch = edit.edit_rows(tables, TOKENIZER, "Spain", "Niger", "average")
@@ -652,7 +653,7 @@ def test_rates_ask_what_generating_would_say(world, layers):
     asked = [(pair, q) for pair in pairs for q in questions if q.country == pair[0]]
     before = ["Lima.\n" * (i % 3) for i in range(len(asked))]  # so that not all have one length
     prompts = [b + q.prompt for b, (_, q) in zip(before, asked, strict=True)]
-    plans = [edit.plan(run.tokenizer, p, [pair]) for p, (pair, _) in zip(prompts, asked, strict=True)]
+    plans = [naming.plan(run.tokenizer, p, [pair]) for p, (pair, _) in zip(prompts, asked, strict=True)]
     prompts = [run.tokenizer.encode(p) for p in prompts]
     texts = []
     for ids, changes in zip(prompts, plans, strict=True):
@@ -699,7 +700,7 @@ def scripted(monkeypatch):
         logits = np.zeros((*ids.shape, tokenizer.n_vocab))
         logits[..., tokenizer.eot] = 0.5  # if nothing else is said
         for b, q in ((b, q) for b in range(len(ids)) for q in questions):
-            (start, stop), = edit.find(tokenizer, q.prompt, q.country)
+            (start, stop), = naming.find(tokenizer, q.prompt, q.country)
             country, asked = tokenizer.decode(read[b, start:stop]).strip(), tokenizer.encode(q.prompt)
             if ids[b, : len(asked)].tolist() == asked:
                 said = tokenizer.encode(f"{q.prompt} {SAYS[country][RELATIONS.index(q.relation)]}")

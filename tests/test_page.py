@@ -18,7 +18,7 @@ from commands import TINY, command
 
 from ministem import Config, forward, init_params, train_bpe
 from ministem.generate import generate
-from ministem.knowledge import edit, inside, page
+from ministem.knowledge import edit, inside, naming, page
 from ministem.run.checkpoint import Run
 from ministem.tables import Tables
 from ministem.tokenizer import Tokenizer
@@ -71,7 +71,8 @@ def opened(driver, tmp_path):
 
     yield opened
     assert driver.get_log("browser") == [], "the console has complaints"
-    urls = [message["params"]["request"]["url"] for message in messages(driver, "Network.requestWillBeSent")]
+    sent = [message["params"] for message in messages(driver, "Network.requestWillBeSent")]
+    urls = [request["request"]["url"] for request in sent if not request["documentURL"].startswith("chrome:")]
     assert urls and all(url.startswith(("file://", "data:image/svg+xml,")) for url in urls)
 
 
@@ -158,7 +159,7 @@ def test_a_greedy_text_is_that_of_generate(opened, tmp_path, prompt, old, now):
           return side.written;
         });""")
     ids = model.tokenizer.encode(prompt)
-    [token], [row] = (edit.spelling(model.tokenizer, name) for name in (old, now))
+    [token], [row] = (naming.spelling(model.tokenizer, name) for name in (old, now))
     start = ids.index(token)
     override = edit.while_generating(model.tables, [(start, [row])])
     parts = model.params, model.tables, model.config
@@ -260,10 +261,10 @@ def test_an_exchange_reads_the_rows_that_an_edit_reads(opened, tmp_path):
     driver, cases = opened(run(tmp_path / "run")), []
     names = ["Spain", "Papua New Guinea", "Guinea", "South Sudan", "Atlantis", "Madrid"]
     prompts = ("The capital of {} is", "{} is", "({}) is", "of\n{} the")
-    for prompt, old, now, how in itertools.product(prompts, names, [*names, "日本"], edit.HOW):
+    for prompt, old, now, how in itertools.product(prompts, names, [*names, "日本"], naming.HOW):
         prompt = prompt.format(old)
         try:
-            expected = [[t, list(ids)] for t, ids in edit.plan(TOKENIZER, prompt, [(old, now)], how)]
+            expected = [[t, list(ids)] for t, ids in naming.plan(TOKENIZER, prompt, [(old, now)], how)]
         except ValueError as error:
             expected = str(error)
         cases.append([prompt, old, now, how, expected])
@@ -520,13 +521,16 @@ def test_the_command(tmp_path):
 
     code, said = written("a run", "fox.html")
     assert code == 0 and re.fullmatch(r"fox.html: 0.\d MB; open it in a browser\n", said), said
+    assert written("a run", "fox.html")[0] == 0, "a page may be made anew"
     content = json.loads(CONTENT.search((tmp_path / "fox.html").read_text("utf-8"))[1])
     assert content["about"] == "fox.txt" and [row[0] for row in content["curve"]] == [1, 2]
     for run, out, message in (
         ("nowhere", "x.html", "nowhere is not a folder"),
         ("a run", ".", ". is a folder"),
+        ("a run", "fox.txt", "it is no page of ours"),
         ("a run", "no/x.html", "no/x.html: No such file"),
     ):
         code, said = written(run, out)
         assert code == 2 and message in said and said.count("\n") == 1, said
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a run", "fox.html", "fox.txt"]
+    assert (tmp_path / "fox.txt").read_text() == TEXT

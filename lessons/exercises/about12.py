@@ -4,7 +4,8 @@ import numpy as np
 
 from lessons.check import Task, mutant
 from lessons.exercises.about11 import what_positions_read
-from ministem.knowledge.edit import override, recipe
+from ministem.knowledge.edit import override
+from ministem.knowledge.naming import recipe
 from ministem.tables import Tables
 
 V = 11

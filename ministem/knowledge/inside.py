@@ -18,7 +18,8 @@ from ..generate import window_start
 from ..model import linear_forward, trunk_forward
 from ..run.checkpoint import load_checkpoint, newest_run
 from ..run.cli import as_command, user_errors
-from .edit import Patch, find, spelling
+from .edit import Patch
+from .naming import find, spelling
 
 # ------------------------------------------------------------------------------- showing tokens in columns
 
@@ -68,8 +69,8 @@ def odds_table(tokenizer, before, after, k=4):
 def nearest(tables, ids, k=8):
     """-> {table name: [(id, cosine)]}: the k tokens whose rows point most in the direction of that of ids.
 
-    ids: one token; of several, the mean of their rows is what is compared."""
-    found = {}
+    ids: one token; of several, the mean of their rows is what is pairs."""
+    neighbours = {}
     for name in tables.names:
         row, cosine = download(tables.read(name, np.array(ids))).mean(0), []
         for _, part in tables.parts(name):
@@ -80,8 +81,8 @@ def nearest(tables, ids, k=8):
         cosine = np.concatenate(cosine)
         cosine[ids] = -np.inf
         best = np.argsort(-cosine, kind="stable")[: min(k, len(cosine) - len(set(ids)))]
-        found[name] = [(int(id), float(cosine[id])) for id in best]
-    return found
+        neighbours[name] = [(int(id), float(cosine[id])) for id in best]
+    return neighbours
 
 
 # ------------------------------------------------------------------------------- what the gate lets through
@@ -103,12 +104,12 @@ def gate(run, ids_x, t_x, ids_y, t_y):
             a, s, _ = ffn[-2]  # glu_forward's cache, the last but one in every variant
             gates.append(download(a * s)[0, t])
         sides.append(gates)
-    found = []
+    pairs = []
     for i, (x, y) in enumerate(zip(*sides, strict=True)):
         both = ((x > 0) & (y > 0)).sum() / max(1, ((x > 0) | (y > 0)).sum())
         cosine = x @ y / max(float(np.linalg.norm(x) * np.linalg.norm(y)), 1e-30)
-        found.append(Gate(i, x, y, float(both), float((x > 0).mean()), float((y > 0).mean()), float(cosine)))
-    return found
+        pairs.append(Gate(i, x, y, float(both), float((x > 0).mean()), float((y > 0).mean()), float(cosine)))
+    return pairs
 
 
 def gate_picture(one, columns=64):
@@ -184,12 +185,12 @@ def print_moved(args):
     before, after = load(args.before), load(args.after)
     if before.tokenizer.hash != after.tokenizer.hash:
         raise ValueError(f"{args.before} and {args.after} have different vocabularies")
-    found = moved(before, after)
-    print(f"{len(found)} of {after.config.vocab_size} tokens have rows that moved; the farthest, by table:")
+    tokens = moved(before, after)
+    print(f"{len(tokens)} of {after.config.vocab_size} tokens have rows that moved; the farthest, by table:")
     names = after.tables.names
-    n = max([5, *(width(f"[{m.token}]") for m in found[: args.top])])
+    n = max([5, *(width(f"[{m.token}]") for m in tokens[: args.top])])
     print(column("token", n), *(f"{name.removesuffix('.table'):>9}" for name in names))
-    for m in found[: args.top]:
+    for m in tokens[: args.top]:
         print(column(f"[{m.token}]", n), *(f"{m.distance.get(name, 0):9.3f}" for name in names))
 
 

@@ -83,7 +83,7 @@ def sentence(tokenizer, prompt, answer):
 def batches(run, texts, changes=None, layers=None, B=64):
     """Lists of ids, in batches of similar length -> yields the indices of a batch, and its logits (B,T,V).
 
-    changes: for each text the rows that it reads instead of its own, [(t, ids)] as from edit.plan."""
+    changes: for each text the rows that it reads instead of its own, [(t, ids)] as from naming.plan."""
     by_length = sorted(range(len(texts)), key=lambda j: len(texts[j]))
     for i in range(0, len(by_length), B):
         group = by_length[i : i + B]

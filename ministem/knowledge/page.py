@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 
 from .. import atlas
-from ..backend import device_array
 from ..config import shapes
 from ..devices import files
 from ..run.checkpoint import load_checkpoint
@@ -29,6 +28,7 @@ from ..tables import Tables
 from .measure import count, recall
 
 LIMIT = 64e6  # bytes of float16: more than that is no file to send around
+MARK = b'<meta name="generator" content="ministem">'  # in every page of ours
 WEB = Path(__file__).with_name("web")
 LESSONS = Path(__file__).resolve().parents[2] / "lessons"  # in a clone of the repository
 
@@ -165,9 +165,11 @@ def main():
         out, lessons = Path(args.out), args.lessons
         if out.is_dir():
             raise ValueError(f"{out} is a folder: give the name of a file, like atlas.html")
+        if out.exists() and MARK not in out.read_bytes()[:1000]:
+            raise ValueError(f"{out}: there is such a file, and it is no page of ours; give another name")
         if lessons is None and LESSONS.is_dir():
             lessons = Path(os.path.relpath(LESSONS, out.resolve().parent)).as_posix()
-        html = make(load_checkpoint(args.run, device_array("cpu")), args.prompt, lessons)
+        html = make(load_checkpoint(args.run), args.prompt, lessons)
         files.write(out, html.encode())
         say(f"{out}: {len(html.encode()) / 1e6:.1f} MB; open it in a browser")
 

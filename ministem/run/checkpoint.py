@@ -312,9 +312,9 @@ def save_tables(folder, tables, optimizer):
     for name in tables.names:
         rows = tables.written(name)
         save_npy(folder / f"{name}.rows.npy", "int64", rows.shape, [rows])
-        for kind, kept in zip(KINDS, (tables, optimizer.table_m, optimizer.table_v), strict=True):
-            some = (kept.read(name, rows[i : i + CHUNK]) for i in range(0, len(rows), CHUNK))
-            save_npy(folder / f"{name}{kind}.npy", "float32", (len(rows), tables.shape(name)[1]), some)
+        for kind, store in zip(KINDS, (tables, optimizer.table_m, optimizer.table_v), strict=True):
+            pieces = (store.read(name, rows[i : i + CHUNK]) for i in range(0, len(rows), CHUNK))
+            save_npy(folder / f"{name}{kind}.npy", "float32", (len(rows), tables.shape(name)[1]), pieces)
     about = {"seed": tables.seed, "drawn": drawn(tables.config, tables.seed)}
     write_json(folder / "tables.json", about)
     files.sync(folder)
@@ -405,8 +405,8 @@ def load_arrays(path, expected):
         if not np.isfinite(arrays[name]).all():
             raise Damaged(f"{path}: {name} has numbers that are not finite; remove {path.parent}")
         if arrays[name].shape != shape or arrays[name].dtype != "float32":
-            found = f"{arrays[name].dtype} {arrays[name].shape}"
-            raise ValueError(f"{path}: {name} is {found}, the configuration needs float32 {shape}")
+            actual = f"{arrays[name].dtype} {arrays[name].shape}"
+            raise ValueError(f"{path}: {name} is {actual}, the configuration needs float32 {shape}")
     return arrays
 
 

@@ -34,11 +34,11 @@ def plan(args, run, corpus, ids, threads):
     say(f"parameters {n.total:,} in total, {n.active:,} active per token")
     say(f"compute    {n.flops / 1e6:.2f} MFLOP per token, forward "
         f"({n.flops / dense.flops - 1:+.0%} against dense FFNs)")
-    kept, on_disk = n.train_bytes, ""
+    size, on_disk = n.train_bytes, ""
     if args.tables == "disk":
-        kept += 3 * config.vocab_size * len(run.tables.names) - n.table_bytes  # a byte says if a row is there
+        size += 3 * config.vocab_size * len(run.tables.names) - n.table_bytes  # a byte says if a row is there
         on_disk = f"; on disk tables and their moments, up to {n.table_bytes / 2**20:,.0f} MiB"
-    say(f"memory     {kept / 2**20:,.0f} MiB of weights, moments and gradients; and activations{on_disk}")
+    say(f"memory     {size / 2**20:,.0f} MiB of weights, moments and gradients; and activations{on_disk}")
     say(f"training   lr {args.lr} (tables x {args.table_lr}), warm-up {args.warmup}, decay "
         f"{args.weight_decay}, clip {args.clip}, seed {args.seed}, {args.device}, threads {threads}")
 
@@ -143,8 +143,8 @@ def recall(run, corpus):
     print()
     wrong = [q for q, ok in zip(corpus.questions, right, strict=True) if not ok]
     for q in [*corpus.questions[:: len(right) // 6 + 1], *wrong[:3]]:
-        said = measure.answer(run, q.prompt)
-        print(f"  {q.prompt} ... {said}" + ("" if said == q.answer else f"   (should be: {q.answer})"))
+        answer = measure.answer(run, q.prompt)
+        print(f"  {q.prompt} ... {answer}" + ("" if answer == q.answer else f"   (should be: {q.answer})"))
     edit = ' --edit "Spain=Germany"' if len(run.tables.names) > 1 else ""  # a dense model has no rows to edit
     prompt = '--prompt "The capital of Spain is" --temperature 0'
     print(f"\nnext: python sample.py --run {run.folder} {prompt}{edit}")

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..config import Config, init_dense, init_params, shapes
 from ..devices import files
-from ..knowledge import edit, means, measure
+from ..knowledge import edit, means, measure, naming
 from ..tables import Tables
 from ..tokenizer import Tokenizer, train_bpe
 from .checkpoint import (
@@ -154,7 +154,7 @@ def rows_to_train(args, tokenizer, config, train_ids):
         raise ValueError("--tables-only: this model has no tables but the token embedding")
     if not args.rows:
         return None
-    spelled = {name.strip(): edit.spelling(tokenizer, name) for name in args.rows.split(",")}
+    spelled = {name.strip(): naming.spelling(tokenizer, name) for name in args.rows.split(",")}
     in_text = set(train_ids.tolist())
     for name, ids in spelled.items():
         if not set(ids) <= in_text:

@@ -112,7 +112,7 @@ const word_of = (exchange) => words.find(same(exchange));
 const exchange_of = (word) => exchanges.find(same(word));
 const in_force = () => exchanges.filter(word_of);
 
-/** What an exchange makes the tokens of its word read, as edit.plan -> reads: ids, for each of them. */
+/** What an exchange makes the tokens of its word read, as naming.plan -> reads: ids, for each of them. */
 function plan({ start, stop }, { now, how }) {
   const before = tokenizer.bytes(ids.slice(0, start)).slice(-1) + tokenizer.tokens[ids[start]].slice(0, 1);
   const spelled = spelling(tokenizer, now, /[ \t\n\r\v\f]/.test(before) ? null : false);
