@@ -120,7 +120,7 @@ def be(job, mains):
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.chdir(job["cwd"])
     os.environ.update(job["env"])
-    resource.setrlimit(resource.RLIMIT_CPU, (120, 120))  # seconds: a command that does not end is a failed test
+    resource.setrlimit(resource.RLIMIT_CPU, (120, 120))  # what does not end has failed
     for kind, n in job["limits"].items():
         resource.setrlimit(int(kind), (n, n))
     if job["user"] is not None:
