@@ -3,6 +3,8 @@
     python train.py                          the atlas, a small world of facts: about a minute
     python train.py --data input.txt         any text file in UTF-8
     python train.py --resume runs/atlas      go on with a run that was stopped
+    python train.py --init-from runs/dense --stem-layers all --data input.txt --steps 0
+                                             a trained dense model gets tables: matrices' means, no training
     python train.py --init-from runs/atlas --tables-only --data new_facts.txt --save-patch patch.safetensors
                                              teach a trained model more, by changing table rows alone
 
@@ -74,7 +76,7 @@ def train(args, run, corpus, train_ids, val_ids):
                 if log.due():
                     log.save(optimizer, len(batch.rows))
                     log.evaluate()
-            if run.step < args.steps and run.step != log.saved:
+            if run.step != log.saved and (run.step < args.steps or args.steps == 0):
                 log.save(optimizer)
     except FloatingPointError as error:  # the one exit of a run that blew up
         last = (step_folders(run.folder) or ["there is none"])[-1]

@@ -75,17 +75,20 @@ def recorded(name):
 
 
 def fit(config, draw, steps, seed, lr, table_lr=2.0, table_std=0.02, decay=0.1, warmup=50, evaluate=None,
-        every=100, threads=1):  # fmt: skip
-    """Train a new model, as train.py does but without a run folder.
+        every=100, threads=1, model=None, keep=None):  # fmt: skip
+    """Train a new model, as train.py does but without a run folder; or go on with `model`, which changes.
 
-    draw(step) -> ids, targets, each (B,T); evaluate(model) -> a dict, called every `every` steps.
+    draw(step) -> ids, targets, each (B,T); evaluate(model) -> a dict, called every `every` steps; keep(grads)
+    -> the gradients to follow.
     -> model (params, tables, config), curve [dict(step, loss, ...)], and loss and gradient norm of all steps.
     A model whose gradient is no longer finite stops there: its curve is shorter."""
-    params, tables = init_params(config, seed)
-    for name in tables.names:
-        if name != "embed":
-            tables[name][...] *= np.float32(table_std / 0.02)
-    model = SimpleNamespace(params=params, tables=tables, config=config)
+    if model is None:
+        params, tables = init_params(config, seed)
+        for name in tables.names:
+            if name != "embed":
+                tables[name][...] *= np.float32(table_std / 0.02)
+        model = SimpleNamespace(params=params, tables=tables, config=config)
+    params, tables = model.params, model.tables
     optimizer = AdamW(lr, weight_decay=decay, table_lr=table_lr, threads=threads)
     curve, losses, norms = [], [], []
     with np.errstate(all="ignore"):  # what is not finite is looked for
@@ -94,7 +97,7 @@ def fit(config, draw, steps, seed, lr, table_lr=2.0, table_std=0.02, decay=0.1, 
             ids, targets = draw(step)
             loss, grads = loss_and_grads(params, config, tables.fetch(ids), targets, threads)
             try:
-                norms.append(float(optimizer.step(params, tables, grads)))
+                norms.append(float(optimizer.step(params, tables, keep(grads) if keep else grads)))
             except FloatingPointError:
                 break
             losses.append(float(loss))

@@ -146,8 +146,9 @@ class DiskTables(OnDisk):
             yield start, part
 
     def take(self, tables):
-        """Copy the rows of other Tables, on disk or not, that may differ from initial ones."""
-        for name in self.names:
+        """Copy the rows of other Tables, on disk or not, that may differ from initial ones. These may have
+        tables that those lack."""
+        for name in tables.names:
             rows = tables.written(name) if isinstance(tables, OnDisk) else np.arange(self.shape(name)[0])
             for i in range(0, len(rows), CHUNK):
                 part = rows[i : i + CHUNK]

@@ -82,7 +82,7 @@ TRAIN = {
         ffn=("stem", ("stem", "gate", "additive", "dense"), "what those layers are"),
     ),
     "training": dict(
-        steps=(1000, whole(1), "number of steps"),
+        steps=(1000, whole(0), "number of steps; 0: only make the model"),
         batch=(16, whole(1), "texts per step"),
         lr=(3e-3, number(0, exclusive=True), "highest learning rate"),
         warmup=(50, whole(0), "steps until the rate is highest"),
@@ -96,7 +96,8 @@ TRAIN = {
         out=(None, word, "run folder (default: runs/ and the data's name)"),
         resume=(None, word, "run folder to go on with, with its own settings (only --device, --tf32, "
                 "--tables, --threads may differ, and --data if the text is elsewhere now)"),
-        init_from=(None, word, "run folder to start from: its weights, vocabulary and shape, on --data"),
+        init_from=(None, word, "run folder to start from: its weights, vocabulary and shape, on --data; with "
+                   "--stem-layers, matrices become tables: the means, over --data, of what they give"),
         tables_only=(False, flag, "with --init-from: only STEM tables learn"),
         rows=(None, names, "with --tables-only: only the rows of these names, like Spain,Peru"),
         save_patch=(None, word, "with --tables-only: file for the rows that moved, see sample.py --patch"),
@@ -109,7 +110,7 @@ TRAIN = {
 }  # fmt: skip
 NEEDS = dict(tables_only="init_from", rows="tables_only", save_patch="tables_only")
 MAY_CHANGE = ("resume", "data", "device", "tf32", "tables", "threads")  # beside --resume
-# what --init-from takes over
+# what --init-from takes over (stem_layers and ffn may differ: see knowledge/means.py)
 SHAPE = "tokenizer vocab_size dim layers heads kv_heads ffn_dim context stem_layers ffn".split()
 DEVICE = {("tf32", True): "gpu", ("tables", "host"): "gpu", ("tables", "disk"): "cpu"}
 
@@ -173,7 +174,9 @@ def parse_train():
         folder = folder.parent if folder.name.startswith("step-") else folder
         settings = DEFAULTS | saved_settings(flags, folder)
         its_own = {name: settings[name] for name in (*SHAPE, "tables")}
-        for name in SHAPE:
+        if its_own["ffn"] == "dense" and "stem_layers" in given:  # it says of no table which kind it is
+            its_own["ffn"] = DEFAULTS["ffn"]
+        for name in SHAPE[:-2]:
             if given.get(name, its_own[name]) != its_own[name]:
                 refuse(name, f"{given[name]}: {folder} has {its_own[name]}, and --init-from keeps it")
     args = argparse.Namespace(**DEFAULTS | its_own | given)
