@@ -21,7 +21,7 @@ from safetensors.numpy import save
 
 from ..data import load_corpus
 from ..devices import files
-from ..knowledge.edit import Patch
+from ..knowledge.edit import apply_patches
 from ..optim import AdamW
 from ..run.checkpoint import Run, load_checkpoint, place, read_json, save_checkpoint, start_run, write_json
 from ..run.cli import as_command, say, user_errors
@@ -212,9 +212,7 @@ def main():
                 raise ValueError("--shards must be at least 1")
             run = load_checkpoint(args.run)
             place(run, "ram", like=np.empty(0, "float32"))
-            for patch in map(Patch.load, args.patch):
-                patch.check(run)
-                patch.apply(run.tables)
+            apply_patches(run, args.patch)
             notes = export_run(run, args.folder, args.to, args.shards)
             say("\n".join([f"{args.folder}: {args.to}, from {run.folder} at step {run.step}", *notes]))
         else:

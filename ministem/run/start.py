@@ -46,6 +46,7 @@ def new_run(args, corpus, like):
     if base:
         args.init_from = str(base.folder / f"step-{base.step:06d}")  # this very one, even if it trains on
         config, tokenizer = base.config, base.tokenizer
+        edit.apply_patches(base, args.patch)
     else:
         layers = parse_stem_layers(args.stem_layers, args.layers)
         config = Config(args.vocab_size, args.dim, args.layers, args.heads, args.kv_heads, args.ffn_dim,
