@@ -436,6 +436,10 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
     command(train_script, line)
     assert (tmp_path / "more" / "step-000002" / "tables").exists()
     command(sample, "--run disk --patch new.safetensors --tokens 2")
+    line = "--init-from disk --patch new.safetensors --tables-only --table-lr 0 --data fox.txt --steps 1"
+    for where in ("disk", "ram"):  # nothing is learned, so the patch from there to here is the same
+        command(train_script, f"{line} --tables {where} --out on-{where} --save-patch same.safetensors")
+        assert (tmp_path / "same.safetensors").read_bytes() == (tmp_path / "new.safetensors").read_bytes()
     # stopped in the middle and moved: each half elsewhere
     shutil.rmtree(tmp_path / "ram" / "step-000004")
     command(train_script, "--resume ram --tables disk")

@@ -22,6 +22,7 @@ from ministem.knowledge import edit, inside, measure, naming
 from ministem.knowledge.edit import Patch
 from ministem.model import forward, loss_and_grads, rmsnorm_forward
 from ministem.optim import AdamW
+from ministem.run import options
 from ministem.run.checkpoint import Run, load_checkpoint, save_checkpoint, start_run
 from ministem.tables import Tables
 from ministem.tokenizer import train_bpe
@@ -908,7 +909,20 @@ def test_a_run_from_another_one_resumes_and_saves_the_same_patch(patched):
         (cwd / "p.safetensors").write_bytes(whole)
 
 
+def test_a_run_starts_from_a_patched_base(patched):
+    """Nothing is learned in its step, so the patch from the base to it is the one it began with."""
+    cwd, _ = patched
+    flags = ["--patch", "p.safetensors", "--table-lr", 0, "--save-patch", "q.safetensors", "--out", "on"]
+    command(TRAIN, *PATCH, "--steps", 1, *flags, cwd=cwd)
+    assert (cwd / "q.safetensors").read_bytes() == (cwd / "p.safetensors").read_bytes()
+    flags = options.parser("", options.TRAIN)
+    assert options.saved_settings(flags, cwd / "on")["patch"] == [str(cwd / "p.safetensors")]
+    assert same_bytes(load_checkpoint(cwd / "on").tables, load_checkpoint(cwd / "lima").tables)
+
+
 @pytest.mark.parametrize("flags, message", [
+    (["--patch", "none"], "none: No such file"), (["--patch", "base/config.json"], "no patch"),
+    (["--patch", "p.safetensors", "--patch", "p.safetensors"], "cannot be applied"),
     (["--dim", "99"], "--dim 99: base has 32"), (["--vocab-size", "900"], "--vocab-size 900: base has"),
     (["--ffn", "gate"], "--ffn gate: base has stem"), (["--rows", "Peru"], "'Peru' is not in facts.txt"),
     (["--rows", "Spain,"], "no name"), (["--save-patch", "no/where"], "--save-patch no/where"),
@@ -923,6 +937,7 @@ def test_a_patch_that_cannot_be_trained_is_refused_before_any_work(patched, flag
 
 
 @pytest.mark.parametrize("flags, message", [
+    (["--patch", "p.safetensors"], "--patch is for use with --init-from"),
     (["--tables-only"], "--tables-only is for use with --init-from"),
     (["--init-from", "base", "--rows", "Spain"], "--rows is for use with --tables-only"),
     (["--init-from", "base", "--save-patch", "x"], "--save-patch is for use with --tables-only"),

@@ -335,7 +335,7 @@ def test_a_checkpoint_comes_back_from_its_shards_in_one_step_or_two(tmp_path, pt
         pth.back(tmp_path / "ckpt", tmp_path / "carried")
 
     # consolidated for generation, and back from that alone
-    pth.save_consolidated(tmp_path / "ckpt/consolidated", pth.read(tmp_path / "ckpt"))
+    pth.consolidate(tmp_path / "ckpt")
     exported, made = (
         torch.load(tmp_path / f / "consolidated/consolidated.pth", weights_only=True) for f in ("out", "ckpt")
     )
@@ -392,18 +392,15 @@ def test_pth_py_makes_the_same_files_elsewhere_and_refuses_in_one_line(tmp_path,
         assert stop.value.code == 2 and said.count("\n") == 1
         return said
 
-    settings = json.loads((out / "params.json").read_text())
-    settings["distributed"]["stem_parallel_size"] = 3
-    (tmp_path / "three").mkdir()
-    shutil.copytree(out / "consolidated", tmp_path / "three/consolidated")
-    (tmp_path / "three/params.json").write_text(json.dumps(settings))
-    assert "20 wide" in pth_py(tmp_path / "three")
+    assert "model.safetensors is missing" in pth_py(as_trained_without)
+    (as_trained_without / "model.safetensors").write_bytes(b"half")
+    assert "model.safetensors cannot be read" in pth_py(as_trained_without)
     assert "no params.json" in pth_py(tmp_path)
     monkeypatch.setattr(sys, "argv", ["pth.py", str(out)])
     pth.main()
     assert (out / ".metadata").exists() and len(list((out / "stem_shards").iterdir())) == 4
     assert "already" in pth_py(out)
-    assert not list(out.glob(".*.tmp")) and not list(out.glob("consolidated/.*"))
+    assert not list(out.glob("**/*.tmp"))
 
 
 def test_a_patch_is_applied_to_what_is_exported_and_only_where_it_fits(tmp_path, monkeypatch, capsys):
@@ -413,8 +410,8 @@ def test_a_patch_is_applied_to_what_is_exported_and_only_where_it_fits(tmp_path,
     patch.apply(run.tables)
     args = ("--patch", tmp_path / "patch.safetensors")
     assert lingua(monkeypatch, capsys, "export", tmp_path / "run", tmp_path / "out", *args)[0] == 0
-    stem = load_file(tmp_path / "out/consolidated/consolidated_stem.safetensors")
-    assert (stem["stem_embeddings.1.weight"] == run.tables["layers.2.table"]).all()
+    state = load_file(tmp_path / "out/model.safetensors")
+    assert (state["stem_embeddings.1.weight"] == run.tables["layers.2.table"]).all()
     saved_run(tmp_path / "other", stem_layers=(1,))
     code, said = lingua(monkeypatch, capsys, "export", tmp_path / "other", tmp_path / "out2", *args)
     assert code == 2 and "layers.0.table is not a table of this model" in said
@@ -433,7 +430,7 @@ def test_launch_py_refuses_in_one_line(tmp_path, monkeypatch, capsys):
         (): "usage",
         (code, "fly"): "usage",
         (code, "generate"): "usage",
-        (code, "generate", tmp_path): "no consolidated/consolidated.pth",
+        (code, "generate", tmp_path): "no params.json",
         (tmp_path, "train"): "not a checkout",
         (code, "train"): "no train.yaml",
     }.items():
@@ -446,7 +443,7 @@ def test_launch_py_refuses_in_one_line(tmp_path, monkeypatch, capsys):
 def test_numbers_that_float32_cannot_hold_are_refused(tmp_path):
     saved_run(tmp_path / "run", stem_layers=(1,))
     export_run(load_checkpoint(tmp_path / "run"), tmp_path / "out", "lingua")
-    path = tmp_path / "out/consolidated/consolidated.safetensors"
+    path = tmp_path / "out/model.safetensors"
     state = load_file(path)
     save_file({**state, "lm_transformer.norm.weight": np.full(24, 1e300)}, path)
     with pytest.raises(ValueError, match="norm.weight holds numbers that are not finite in float32"):
@@ -464,9 +461,8 @@ def test_tables_on_disk_are_exported_too(tmp_path, monkeypatch, capsys):
     for name in ("run", "disk"):
         code, said = lingua(monkeypatch, capsys, "export", tmp_path / name, tmp_path / f"{name}-out")
         assert code == 0, said
-    for file in ("consolidated.safetensors", "consolidated_stem.safetensors"):
-        a, b = (load_file(tmp_path / f"{name}-out/consolidated" / file) for name in ("run", "disk"))
-        assert a.keys() == b.keys() and all((a[key] == b[key]).all() for key in a)
+    a, b = (load_file(tmp_path / f"{name}-out/model.safetensors") for name in ("run", "disk"))
+    assert a.keys() == b.keys() and all((a[key] == b[key]).all() for key in a)
 
 
 def test_the_command_line_goes_there_and_back_and_refuses_in_one_line(tmp_path, monkeypatch, capsys):
@@ -475,7 +471,7 @@ def test_the_command_line_goes_there_and_back_and_refuses_in_one_line(tmp_path, 
     assert lingua(monkeypatch, capsys, "import", tmp_path / "out", tmp_path / "new")[0] == 0
     (tmp_path / "wrong").mkdir()
     shutil.copytree(tmp_path / "out", tmp_path / "torn")
-    (tmp_path / "torn/consolidated/consolidated.safetensors").write_bytes(b"half")
+    (tmp_path / "torn/model.safetensors").write_bytes(b"half")
     shutil.copytree(tmp_path / "out", tmp_path / "other")
     train_bpe(TEXT, 280).save(tmp_path / "other/vocab.tiktoken")
     for args, words in {
@@ -483,7 +479,7 @@ def test_the_command_line_goes_there_and_back_and_refuses_in_one_line(tmp_path, 
         ("export", tmp_path / "nothing", tmp_path / "x"): ["nothing is not a folder"],
         ("export", tmp_path / "run", tmp_path / "x", "--to", "llama"): ["no tables", "layers 1"],
         ("import", tmp_path / "wrong", tmp_path / "x"): ["no params.json", "no config.json"],
-        ("import", tmp_path / "torn", tmp_path / "x"): ["consolidated.safetensors", "cannot be read"],
+        ("import", tmp_path / "torn", tmp_path / "x"): ["model.safetensors", "cannot be read"],
         ("import", tmp_path / "other", tmp_path / "x"): ["280", "model"],
         ("import", tmp_path / "out", tmp_path / "new"): ["holds a run already"],
         ("export", tmp_path / "run", tmp_path / "x", "--shards", "0"): ["--shards must be at least 1"],

@@ -4,9 +4,9 @@
     python -m ministem.convert.folders export runs/NAME FOLDER --to llama   for Hugging Face, dense models
     python -m ministem.convert.folders import FOLDER runs/NEW               from either, or from a checkpoint
 
-The whole walk is in README.md beside this file. The official code keeps weights in files that only PyTorch
-writes and reads: where it is installed, export and import do that (pth.py). Elsewhere there are safetensors
-of the same names, and pth.py makes the one of the other where PyTorch is.
+The whole walk is in README.md beside this file. Weights are in model.safetensors, the vocabulary in
+vocab.tiktoken. The official code has files of its own, which only PyTorch writes and reads: where it is
+installed, export and import do that (pth.py); elsewhere pth.py is run by itself where PyTorch is.
 """
 
 import argparse
@@ -19,9 +19,8 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save
 
-from ..data import load_corpus
 from ..devices import files
-from ..knowledge.edit import Patch
+from ..knowledge.edit import apply_patches
 from ..optim import AdamW
 from ..run.checkpoint import Run, load_checkpoint, place, read_json, save_checkpoint, start_run, write_json
 from ..run.cli import as_command, say, user_errors
@@ -29,11 +28,6 @@ from ..tokenizer import Tokenizer
 from . import official
 from .lingua import from_lingua, to_lingua
 from .llama import from_llama, llama_arguments, llama_config, llama_tokenizer, to_llama
-
-# FOLDER/consolidated/      consolidated.safetensors, consolidated_stem.safetensors
-#        vocab.tiktoken     the run's own vocabulary file (of a stock one only the name)
-#        and what official.py and pth.py write
-BACKBONE, STEM = "consolidated/consolidated.safetensors", "consolidated/consolidated_stem.safetensors"
 
 
 def export_run(run, folder, to, shards=1):
@@ -53,18 +47,13 @@ def export_run(run, folder, to, shards=1):
     temporary.mkdir()
     try:
         run.tokenizer.save(temporary / "vocab.tiktoken")
+        # transformers asks for this word about the format
+        files.write(temporary / "model.safetensors", save(state, metadata={"format": "pt"}))
         if to == "llama":
             write_json(temporary / "config.json", llama_config(run.config, run.tokenizer.eot))
-            write_arrays(temporary / "model.safetensors", state)
             notes += llama_tokenizer(run.tokenizer, run.config.context, temporary)
         else:
-            (temporary / "consolidated").mkdir()
-            stem = {name: state.pop(name) for name in list(state) if name.startswith("stem_embeddings.")}
-            write_arrays(temporary / BACKBONE, state)
-            write_arrays(temporary / STEM, stem)
-            corpus, why = training_text(run)
-            official.export(run, temporary, shards, corpus)
-            notes += why
+            notes += official.export(run, temporary, shards)
             if find_spec("torch"):
                 from . import pth  # takes seconds
 
@@ -76,21 +65,6 @@ def export_run(run, folder, to, shards=1):
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return notes
-
-
-def training_text(run):
-    """-> the corpus that the run was trained on, or None; and why not."""
-    source = run.settings.get("data")
-    try:
-        if source is None:
-            raise ValueError("this run has no text of its own")
-        return load_corpus(source, run.settings.get("seed") or 0), []
-    except ValueError as error:
-        return None, [f'{error}: put {{"text": ...}} lines into data/text/text.chunk.00.jsonl']
-
-
-def write_arrays(path, arrays):
-    files.write(path, save(arrays, metadata={"format": "pt"}))  # transformers asks for it
 
 
 def import_run(folder, out):
@@ -132,8 +106,8 @@ def import_run(folder, out):
 
 def read_official(folder):
     """An exported folder, or a checkpoint of official training -> {official name: array}, vocabulary file"""
-    if (folder / BACKBONE).exists():
-        return read_arrays(folder / BACKBONE) | read_arrays(folder / STEM), folder / "vocab.tiktoken"
+    if (folder / "model.safetensors").exists():
+        return read_arrays(folder / "model.safetensors"), folder / "vocab.tiktoken"
     if not find_spec("torch"):
         raise ValueError(f"{folder} takes PyTorch to read. Where it is: python pth.py {folder} --back NEW")
     from . import pth  # takes seconds
@@ -212,11 +186,11 @@ def main():
                 raise ValueError("--shards must be at least 1")
             run = load_checkpoint(args.run)
             place(run, "ram", like=np.empty(0, "float32"))
-            for patch in map(Patch.load, args.patch):
-                patch.check(run)
-                patch.apply(run.tables)
+            apply_patches(run, args.patch)
             notes = export_run(run, args.folder, args.to, args.shards)
             say("\n".join([f"{args.folder}: {args.to}, from {run.folder} at step {run.step}", *notes]))
+            if args.to == "lingua":
+                say(f"next: torchrun --nproc-per-node {args.shards} {args.folder}/launch.py CODE train")
         else:
             run = import_run(args.folder, args.run)
             say(f"{args.run}: {run.config}")

@@ -7,7 +7,7 @@ CODE is a checkout of github.com/Infini-AI-Lab/STEM. No file of it is touched: w
 model of ours is put in its place at run time, here. Settings are FOLDER/train.yaml, paths in it relative to
 FOLDER, and any of them can be given as key=value. A dense model is trained by apps.main.train, which cannot
 have tables, others by apps.main.stem_train, which cannot do without. CHECKPOINT is FOLDER or one of
-FOLDER/dump/checkpoints, after pth.py --consolidate.
+FOLDER/dump/checkpoints.
 """
 
 import base64
@@ -71,8 +71,14 @@ def train(*options):
 def generate(checkpoint, *options):
     """Read prompts from the terminal, until an empty one, and continue them."""
     import lingua.stem_dist_utils
+    import pth
     import torch.distributed
 
+    if not (checkpoint / "consolidated/consolidated.pth").exists():
+        try:
+            pth.consolidate(checkpoint)
+        except ValueError as error:
+            fail(error)
     if (checkpoint / "consolidated/consolidated_stem.pth").exists():
         import apps.main.stem_generate as generation
 
@@ -104,8 +110,8 @@ def main():
     code, command, *options = sys.argv[1:] if len(sys.argv) > 2 else ("", "")
     if command == "generate" and options:
         options[0] = Path(options[0]).resolve()
-        if not (options[0] / "consolidated/consolidated.pth").exists():
-            fail(f"{options[0]} has no consolidated/consolidated.pth: pth.py makes it, see pth.py --help")
+        if not (options[0] / "params.json").exists():
+            fail(f"{options[0]} has no params.json: not an exported folder, and no checkpoint")
     elif command != "train":
         usage = __doc__.split("\n\n")[1]
         fail(f"usage:\n{usage}")
@@ -113,7 +119,7 @@ def main():
         fail(f"{code} is not a checkout of the official code")
     if not (FOLDER / "train.yaml").exists():
         fail(f"{FOLDER} has no train.yaml: use the launch.py of an exported folder")
-    sys.path.insert(0, os.path.abspath(code))
+    sys.path[:0] = [os.path.abspath(code), str(FOLDER)]
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # for the process that loads data
     os.chdir(FOLDER)
     use_our_tokenizer()

@@ -13,9 +13,9 @@ from ..run.checkpoint import write_json
 from ..tokenizer import STOCK
 from .lingua import from_lingua, to_lingua
 
-PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]  # stand for themselves
-OTHERS = (byte for byte in range(256) if byte not in PRINTABLE)
-CHARACTERS = {byte: chr(byte) for byte in PRINTABLE} | {byte: chr(256 + i) for i, byte in enumerate(OTHERS)}
+PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that stand for themselves
+OTHERS = sorted({*range(256)} - {*PRINTABLE})
+CHARACTERS = dict(zip(PRINTABLE + OTHERS, map(chr, [*PRINTABLE, *range(256, 324)]), strict=True))
 NAMES = {
     "tok_embeddings": "model.embed_tokens",
     "attention_norm": "input_layernorm",

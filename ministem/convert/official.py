@@ -1,10 +1,10 @@
 """What the official STEM code needs besides weights: settings, vocabulary, training text.
 
-FOLDER/params.json, consolidated/params.json   model, precision and tokenizer: what generation reads
-       train.yaml                              all settings of a training run that starts from these weights
-       tokenizer.model, splitting.json         the vocabulary in tiktoken's format; how text is cut up
-       data/NAME/NAME.chunk.00.jsonl           training text, and NAME.val.jsonl
-       pth.py, launch.py                       the two scripts for where the GPUs are
+FOLDER/params.json                       model, precision and tokenizer: what generation reads
+       train.yaml                        all settings of a training run that starts from these weights
+       tokenizer.model, splitting.json   the vocabulary in tiktoken's format; how text is cut up
+       data/NAME/NAME.chunk.00.jsonl     training text, and NAME.val.jsonl
+       pth.py, launch.py                 the two scripts for where the GPUs are
 """
 
 import json
@@ -12,6 +12,7 @@ import re
 import shutil
 from pathlib import Path
 
+from ..data import load_corpus
 from ..run.checkpoint import write_json
 
 DOCUMENT = 100_000  # characters at most; the official code cuts what is longer than 400,000, wherever that is
@@ -73,15 +74,6 @@ def model_settings(config):
     return model
 
 
-def params(config, shards=1):
-    """-> params.json as a dict"""
-    return dict(
-        model=model_settings(config),
-        distributed=dict(model_dtype="fp32", stem_parallel_size=shards),
-        data=dict(tokenizer=dict(name="tiktoken", path="tokenizer.model"), add_bos=False, add_eos=False),
-    )
-
-
 def training_settings(run, name, shards):
     """-> train.yaml as a string"""
     had = {"lr": 3e-3, "warmup": 50, "weight_decay": 0.1, "clip": 1.0, "batch": 16, "seed": 0, "steps": 1000}
@@ -105,23 +97,29 @@ def documents(text):
         start = end
 
 
-def write_text(folder, name, corpus):
-    folder.mkdir(parents=True)
-    for kind, text in ("chunk.00", corpus.train), ("val", corpus.val):
-        lines = (json.dumps({"text": document}) + "\n" for document in documents(text))
-        (folder / f"{name}.{kind}.jsonl").write_text("".join(lines), "ascii")
-
-
-def export(run, folder, shards, corpus=None):
-    """Write all but the weights into an existing folder."""
+def export(run, folder, shards):
+    """Write all but the weights into an existing folder -> [], or a list of why there is no text in it."""
+    corpus, notes, source = None, [], run.settings.get("data")
+    try:
+        if source is None:
+            raise ValueError("this run has no text of its own")
+        corpus = load_corpus(source, run.settings.get("seed") or 0)
+    except ValueError as error:
+        notes = [f'{error}: put {{"text": ...}} lines into data/text/text.chunk.00.jsonl']
     name = re.sub(r"[^A-Za-z0-9]+", "-", Path(corpus.name).stem if corpus else "").strip("-") or "text"
-    for path in ("params.json", "consolidated/params.json"):
-        write_json(folder / path, params(run.config, shards))
+    for kind, text in (("chunk.00", corpus.train), ("val", corpus.val)) if corpus else ():
+        lines = "".join(json.dumps({"text": document}) + "\n" for document in documents(text))
+        (folder / "data" / name).mkdir(parents=True, exist_ok=True)
+        (folder / "data" / name / f"{name}.{kind}.jsonl").write_text(lines, "ascii")
     (folder / "train.yaml").write_text(training_settings(run, name, shards), "utf-8")
+    write_json(folder / "params.json", dict(
+        model=model_settings(run.config),
+        distributed=dict(model_dtype="fp32", stem_parallel_size=shards),
+        data=dict(tokenizer=dict(name="tiktoken", path="tokenizer.model"), add_bos=False, add_eos=False),
+    ))  # fmt: skip
     (folder / "tokenizer.model").write_bytes(run.tokenizer._lines())
     encoding = run.tokenizer.encoding
     write_json(folder / "splitting.json", dict(pattern=encoding._pat_str, special=encoding._special_tokens))
-    if corpus:
-        write_text(folder / "data" / name, name, corpus)
     for script in ("pth.py", "launch.py"):
         shutil.copy(Path(__file__).with_name(script), folder)
+    return notes

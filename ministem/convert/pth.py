@@ -1,13 +1,13 @@
 """The official STEM code's own files, which take PyTorch to write and to read. Stands alone, like launch.py.
 
-    python pth.py FOLDER                     an exported folder: add all that the official code loads
-    python pth.py CHECKPOINT --consolidate   DUMP/checkpoints/NNN: add consolidated/*.pth, for generation
-    python pth.py CHECKPOINT --back NEW      the same: a new folder of safetensors, which ministem imports
+    python pth.py FOLDER                 an exported folder: add all that the official code loads
+    python pth.py CHECKPOINT --back NEW  DUMP/checkpoints/NNN -> a new folder, for import without PyTorch
 
 Needs PyTorch and safetensors and nothing of ministem. Training starts from .metadata and *.distcp (the
 backbone as a distributed checkpoint) and stem_shards/ (the tables, cut along their width, one file for each
-process); generation from consolidated/consolidated.pth, backbone and tables in one. No code is unpickled: of
-.pth and .pt files weights only are loaded, and .metadata may hold nothing but what describes tensors.
+process); generation from consolidated/consolidated.pth, backbone and tables in one, which launch.py adds to
+a checkpoint. No code is unpickled: of .pth and .pt files weights only are loaded, and .metadata may hold
+nothing but what describes tensors.
 """
 
 import argparse
@@ -29,7 +29,6 @@ else:
     missing = None
 
 BACKBONE, TABLE = "lm_transformer.", "stem_embeddings."
-FILES = ("consolidated.safetensors", "consolidated_stem.safetensors")
 DESCRIBE_TENSORS = {
     "pathlib": ["PosixPath", "WindowsPath"],
     "torch": ["Size", "float32", "float16", "bfloat16", "float64", "int64"],
@@ -62,59 +61,47 @@ def add_official_files(folder):
     """An exported folder gets .metadata, *.distcp, stem_shards/ and consolidated/*.pth. ValueError."""
     if (folder / ".metadata").exists():
         raise ValueError(f"{folder} has the official code's files already")
-    state = {}
-    for name in FILES:
-        if not (folder / "consolidated" / name).exists():
-            raise ValueError(f"{folder}/consolidated/{name} is missing: ministem.convert.folders makes it")
-        state |= load_file(folder / "consolidated" / name)
+    if not (folder / "model.safetensors").exists():
+        raise ValueError(f"{folder}/model.safetensors is missing: ministem.convert.folders makes it")
+    state = read(folder)
+    consolidate(folder)
     shards = settings(folder)["distributed"]["stem_parallel_size"]
     tables = {name: a for name, a in state.items() if is_table(name)}
-    for name, a in tables.items():
-        if a.shape[1] % shards:
-            raise ValueError(f"{name} is {a.shape[1]} wide, which does not divide into {shards} shards")
-    temporary = folder / ".pth.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    (temporary / "stem_shards").mkdir(parents=True)
-    try:
-        for i in range(shards if tables else 0):
-            part = {name: a.chunk(shards, dim=1)[i].clone() for name, a in tables.items()}
-            torch.save(part, temporary / "stem_shards" / f"stem_model_mp{i}.pt")
-        # training loads into lm_transformer, and so without its name
-        backbone = {name.removeprefix(BACKBONE): a for name, a in state.items() if not is_table(name)}
-        with warnings.catch_warnings(action="ignore"):  # that there is no process group
-            dcp.save({"model": backbone}, checkpoint_id=str(temporary / "dcp"), no_dist=True)
-        save_consolidated(folder / "consolidated", state)
-        if tables:
-            shutil.rmtree(folder / "stem_shards", ignore_errors=True)
-            os.rename(temporary / "stem_shards", folder / "stem_shards")
-        # .metadata last: training looks for that
-        for path in sorted((temporary / "dcp").iterdir(), key=lambda p: p.name == ".metadata"):
-            os.replace(path, folder / path.name)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    for i in range(shards if tables else 0):
+        part = {name: a.chunk(shards, dim=1)[i].clone() for name, a in tables.items()}
+        (folder / "stem_shards").mkdir(exist_ok=True)
+        torch.save(part, folder / "stem_shards" / f"stem_model_mp{i}.pt")
+    # training loads into lm_transformer, and so without its name. .metadata, which it looks for, is last
+    backbone = {name.removeprefix(BACKBONE): a for name, a in state.items() if not is_table(name)}
+    with warnings.catch_warnings(action="ignore"):  # that there is no process group
+        dcp.save({"model": backbone}, checkpoint_id=str(folder), no_dist=True)
 
 
-def save_consolidated(folder, state):
-    """What generation reads. It loads a STEM model with strict=False, so that a wrong name loads nothing, in
-    silence; its tables come from consolidated.pth, whatever consolidated_stem.pth holds."""
+def consolidate(folder):
+    """Add consolidated/, which generation reads. That loads a STEM model with strict=False: a wrong name
+    loads nothing, in silence. Its tables come from consolidated.pth, whatever consolidated_stem.pth holds."""
+    state = read(folder)
     tables = {name: a for name, a in state.items() if is_table(name)}
     if not tables:  # a dense model has no lm_transformer around it
         state = {name.removeprefix(BACKBONE): a for name, a in state.items()}
-    files = {"consolidated_stem.pth": tables} if tables else {}
-    for name, content in (files | {"consolidated.pth": {"model": state}}).items():
-        temporary = folder / f".{name}.tmp"
-        torch.save(content, temporary)
-        os.replace(temporary, folder / name)
+    (folder / "consolidated").mkdir(exist_ok=True)
+    shutil.copy(folder / "params.json", folder / "consolidated")
+    contents = {"consolidated_stem.pth": tables} if tables else {}
+    for name, content in (contents | {"consolidated.pth": {"model": state}}).items():
+        torch.save(content, folder / "consolidated/new.tmp")
+        os.replace(folder / "consolidated/new.tmp", folder / "consolidated" / name)
 
 
 # ------------------------------------------------------------------------------------------- and back
 
 
 def read(folder):
-    """A checkpoint of the official code -> {its name, with lm_transformer or stem_embeddings: tensor}.
+    """A folder or a checkpoint -> {official name, with lm_transformer or stem_embeddings: tensor}.
 
-    From distributed checkpoint and shards, as training leaves them; otherwise from consolidated/*.pth. Raises
-    ValueError if a table is missing, or a part of one."""
+    As exported; else from distributed checkpoint and shards, as training leaves them; else from
+    consolidated/*.pth. Raises ValueError if a table is missing, or a part of one."""
+    if (folder / "model.safetensors").exists():
+        return load(folder / "model.safetensors")
     consolidated = folder / "consolidated"
     if (folder / ".metadata").exists():
         backbone = read_distributed(folder)
@@ -160,6 +147,8 @@ def read_distributed(folder):
 
 def load(path):
     try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle fails in any way
         raise ValueError(f"{path} cannot be read: {error}") from None
@@ -169,15 +158,13 @@ def back(checkpoint, new):
     """A checkpoint -> a new folder as ministem.convert.folders exports it: all that import needs."""
     if new.exists():
         raise ValueError(f"{new} is there already")
-    state = read(checkpoint)
+    state = {name: a.float().contiguous() for name, a in read(checkpoint).items()}
     vocabulary = find_vocabulary(checkpoint)
     temporary = new.with_name(f".{new.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    (temporary / "consolidated").mkdir(parents=True)
+    temporary.mkdir(parents=True)
     try:
-        for name, tables in zip(FILES, (False, True), strict=True):
-            part = {n: a.float().contiguous() for n, a in state.items() if is_table(n) == tables}
-            (temporary / "consolidated" / name).write_bytes(save(part))
+        (temporary / "model.safetensors").write_bytes(save(state))
         for path in (checkpoint / "params.json", vocabulary):
             shutil.copy(path, temporary)
         os.rename(temporary, new)
@@ -205,9 +192,7 @@ def main():
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("folder", type=Path)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--consolidate", action="store_true")
-    what.add_argument("--back", type=Path, metavar="NEW")
+    parser.add_argument("--back", type=Path, metavar="NEW")
     args = parser.parse_args()
     try:
         if missing:
@@ -215,10 +200,6 @@ def main():
         settings(args.folder)
         if args.back:
             back(args.folder, args.back)
-        elif args.consolidate:
-            (args.folder / "consolidated").mkdir(exist_ok=True)
-            shutil.copy(args.folder / "params.json", args.folder / "consolidated")
-            save_consolidated(args.folder / "consolidated", read(args.folder))
         else:
             add_official_files(args.folder)
     except (ValueError, OSError) as error:

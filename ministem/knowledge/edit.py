@@ -252,6 +252,13 @@ class Patch:
         return cls(changes, vocabulary, base)
 
 
+def apply_patches(run, paths):
+    """Files of Patch.save, in order, into the tables of a run. ValueError: one does not fit."""
+    for patch in map(Patch.load, paths):
+        patch.check(run)
+        patch.apply(run.tables)
+
+
 @contextlib.contextmanager
 def applied(patches, tables):
     """Inside, the patches are applied, in order. At the end the old rows are back, the last patch's first,

@@ -98,6 +98,7 @@ TRAIN = {
                 "--tables, --threads may differ, and --data if the text is elsewhere now)"),
         init_from=(None, word, "run folder to start from: its weights, vocabulary and shape, on --data; with "
                    "--stem-layers, matrices become tables: the means, over --data, of what they give"),
+        patch=([], word, "with --init-from: apply a file of --save-patch first; may be repeated"),
         tables_only=(False, flag, "with --init-from: only STEM tables learn"),
         rows=(None, names, "with --tables-only: only the rows of these names, like Spain,Peru"),
         save_patch=(None, word, "with --tables-only: file for the rows that moved, see sample.py --patch"),
@@ -108,7 +109,7 @@ TRAIN = {
         threads=(None, whole(1, 4096), "on a CPU, parts that a batch is split into (default: all cores)"),
     ),
 }  # fmt: skip
-NEEDS = dict(tables_only="init_from", rows="tables_only", save_patch="tables_only")
+NEEDS = dict(patch="init_from", tables_only="init_from", rows="tables_only", save_patch="tables_only")
 MAY_CHANGE = ("resume", "data", "device", "tf32", "tables", "threads")  # beside --resume
 # what --init-from takes over (stem_layers and ffn may differ: see knowledge/means.py)
 SHAPE = "tokenizer vocab_size dim layers heads kv_heads ffn_dim context stem_layers ffn".split()
@@ -198,8 +199,9 @@ def saved_settings(flags, folder):
         raise ValueError(f"{path} is damaged: it has no settings")
     words = []
     for name, value in settings.items():
-        if value is not None and value is not False:  # 0 is a value
-            words.append(dashed(name) if value is True else f"{dashed(name)}={value}")
+        for one in value if isinstance(value, list) else [value]:
+            if one is not None and one is not False:  # 0 is a value
+                words.append(dashed(name) if one is True else f"{dashed(name)}={one}")
     flags.prog = str(path)  # an error is about what stands in there
     return vars(flags.parse_args(words))
 
@@ -208,4 +210,5 @@ def lasting(args):
     """The options to keep in config.json: files by their whole path, so that --resume finds them from any
     folder."""
     paths = {name: getattr(args, name) for name in ("data", "init_from", "save_patch")}
-    return vars(args) | {name: os.path.abspath(p) for name, p in paths.items() if p not in (None, "atlas")}
+    paths = {name: os.path.abspath(path) for name, path in paths.items() if path not in (None, "atlas")}
+    return vars(args) | paths | {"patch": [os.path.abspath(path) for path in args.patch]}

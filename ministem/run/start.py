@@ -52,6 +52,7 @@ def new_run(args, corpus, like):
         config, new = means.with_tables(base.config, layers, args.ffn)
         if new and args.save_patch:
             raise ValueError(f"--save-patch: {args.init_from} lacks the tables whose rows it would change")
+        edit.apply_patches(base, args.patch)
     else:
         layers = parse_stem_layers(args.stem_layers, args.layers)
         config = Config(args.vocab_size, args.dim, args.layers, args.heads, args.kv_heads, args.ffn_dim,
