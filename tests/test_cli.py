@@ -164,7 +164,7 @@ def test_a_text_that_cannot_be_used_is_one_line(tmp_path, data, message):
 
 
 @pytest.mark.parametrize("flags, message", [
-    (["--steps", "0"], "--steps: must be a whole number >= 1, got '0'"), (["--steps", "9" * 30], "--steps"),
+    (["--steps", "0"], "--steps 0 is for use with --init-from"), (["--steps", "9" * 30], "--steps"),
     (["--lr", "nan"], "--lr: must be a number > 0"), (["--lr", "1e999"], "--lr"),
     (["--batch", "-4"], "--batch"),
     (["--dim", "10", "--heads", "3"], "dim 10 does not divide into n_heads 3"),
@@ -344,7 +344,7 @@ def copied(trained, tmp_path):
 
 @pytest.mark.parametrize("name, value, message", [
     ("lr", "x", "--lr: must be a number > 0"), ("lr", -1, "--lr: must be a number > 0"),
-    ("steps", "many", "--steps: must be a whole number >= 1, got 'many'"), ("batch", 0, "--batch: must be"),
+    ("steps", "many", "--steps: must be a whole number >= 0, got 'many'"), ("batch", 0, "--batch: must be"),
     ("eval_every", 0, "--eval-every: must be"), ("seed", -1, "--seed: must be"),
     ("clip", [1], "--clip: must be a number >= 0"),
     ("data", 1.5, "1.5, which run was trained on, is gone"), ("threads", -1, "--threads: must be"),

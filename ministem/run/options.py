@@ -82,7 +82,7 @@ TRAIN = {
         ffn=("stem", ("stem", "gate", "additive", "dense"), "what those layers are"),
     ),
     "training": dict(
-        steps=(1000, whole(0), "number of steps; 0: only make the model"),
+        steps=(1000, whole(0), "number of steps; with --init-from, 0 makes tables only"),
         batch=(16, whole(1), "texts per step"),
         lr=(3e-3, number(0, exclusive=True), "highest learning rate"),
         warmup=(50, whole(0), "steps until the rate is highest"),
@@ -181,6 +181,8 @@ def parse_train():
             if given.get(name, its_own[name]) != its_own[name]:
                 refuse(name, f"{given[name]}: {folder} has {its_own[name]}, and --init-from keeps it")
     args = argparse.Namespace(**DEFAULTS | its_own | given)
+    if args.steps == 0 and not args.init_from:
+        refuse("steps", "0 is for use with --init-from")
     for (name, value), device in DEVICE.items():
         if getattr(args, name) == value and args.device != device:
             if name not in its_own or name in given or value == "disk":
