@@ -201,7 +201,7 @@ def saved_settings(flags, folder):
         raise ValueError(f"{path} is damaged: it has no settings")
     words = []
     for name, value in settings.items():
-        for one in value if isinstance(value, list) else [value]:
+        for one in value if isinstance(DEFAULTS.get(name), list) and isinstance(value, list) else [value]:
             if one is not None and one is not False:  # 0 is a value
                 words.append(dashed(name) if one is True else f"{dashed(name)}={one}")
     flags.prog = str(path)  # an error is about what stands in there
