@@ -84,10 +84,10 @@ TRAIN = {
     "training": dict(
         steps=(1000, whole(0), "number of steps; with --init-from, 0 makes tables only"),
         batch=(16, whole(1), "texts per step"),
-        lr=(3e-3, number(0, exclusive=True), "highest learning rate"),
+        lr=(4e-3, number(0, exclusive=True), "highest learning rate"),
         warmup=(50, whole(0), "steps until the rate is highest"),
         weight_decay=(0.1, number(0), "decay of matrices (not of tables)"),
-        table_lr=(1.0, number(0), "tables learn at this times --lr"),
+        table_lr=(0.7, number(0), "tables learn at this times --lr"),
         clip=(1.0, number(0), "largest gradient norm, 0: no limit"),
         seed=(0, whole(0), "for weights, batches and the atlas"),
         eval_every=(200, whole(1), "steps between evaluations, each with a checkpoint"),
