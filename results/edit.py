@@ -221,10 +221,11 @@ def layers(args):
 # ----------------------------------------------------------------------------------------- patches
 
 FREE = "Drovia Burwanda Slovuna Penani Delkara Seroba Lankistani Dompala Turkhala Amtoria".split()
-SHARED = "Valdoria Kestria Umbala Quillaja Norrmark Zephyria Tarqistan Mirova Sandoval Gondwe".split()
+SHARED = ["South sea", "North star", "New globe", "Cape road", "Saint purse", "Costa coin", "Sao map",
+          "Papua trip", "Saudi shop", "Sri price"]  # fmt: skip
 VARIANTS = {
     "free names": FREE,  # spelled by tokens that no old sentence has: nothing else reads these rows
-    "shared tokens": SHARED,  # spelled by tokens that are parts of other words too
+    "shared tokens": SHARED,  # of words and names that old sentences have
 }
 PATCH = dict(steps=200, batch=16, lr=3e-3, table_lr=5.0, warmup=10)
 OLD_SENTENCES = 2000  # beside the new ones, or the ten would be all there is in a window, as in no question
@@ -247,7 +248,7 @@ def patch(args):
     """What a patch of rows can teach, what it costs, and what it does to all the rest."""
     run, corpus = default_run(args, 0), load_corpus("atlas", 0)
     used = set(run.tokenizer.encode(corpus.train + corpus.val))
-    free = {id for id in range(256, run.tokenizer.eot) if id not in used}  # always merged
+    free = set(range(run.tokenizer.eot)) - used
     before, patches = recall(run, corpus.questions), []
     for variant, names in VARIANTS.items():
         for seed in range(args.seeds):
