@@ -85,7 +85,7 @@ def test_a_command_exists_with_every_flag_and_choice(command):
     words = shlex.split(command, comments=True)[1:]
     script, rest = (words[:2], words[2:]) if words[0] == "-m" else (words[:1], words[1:])
     text = help_of(*script)
-    if rest and re.search(rf"[{{,]{rest[0]}[,}}] \.\.\.", text):  # a command with flags of its own
+    if rest and re.search(rf"[{{,]{rest[0]}[,}}]\S* ?\.\.\.", text):  # a command with flags of its own
         text = help_of(*script, rest[0])
     for word in rest:
         if word.startswith("--"):
