@@ -403,6 +403,14 @@ def test_tables_of_several_kinds_are_walked_through_alike(both, tmp_path):
         assert not fresh.made[name].any()
 
 
+def test_parts_have_the_row_that_was_written_first(tmp_path):
+    """... which lies in slot 0."""
+    tables = DiskTables(tmp_path, new_config(), SEED)
+    tables.write("embed", np.array([7]), np.full((1, new_config().dim), 5, "float32"))
+    ((_, part), *_) = tables.parts("embed")
+    assert (part[7] == 5).all() and (part[6] != 5).all()
+
+
 def test_the_commands(tmp_path, monkeypatch, capsys):
     """train.py and sample.py with tables on disk, in memory, and from one to the other."""
     (tmp_path / "fox.txt").write_text("The quick brown fox jumps over the lazy dog. " * 60)
