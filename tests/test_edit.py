@@ -924,7 +924,7 @@ def test_a_run_starts_from_a_patched_base(patched):
     (["--patch", "none"], "none: No such file"), (["--patch", "base/config.json"], "no patch"),
     (["--patch", "p.safetensors", "--patch", "p.safetensors"], "cannot be applied"),
     (["--dim", "99"], "--dim 99: base has 32"), (["--vocab-size", "900"], "--vocab-size 900: base has"),
-    (["--ffn", "gate"], "--ffn gate: base has stem"), (["--rows", "Peru"], "'Peru' is not in facts.txt"),
+    (["--ffn", "gate"], "have stem tables: they stay"), (["--rows", "Peru"], "'Peru' is not in facts.txt"),
     (["--rows", "Spain,"], "no name"), (["--save-patch", "no/where"], "--save-patch no/where"),
     (["--save-patch", "base"], "--save-patch base"), (["--init-from", "none"], "none/config.json is missing"),
     (["--data", "nothing.txt"], "nothing.txt"),
