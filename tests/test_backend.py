@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 
 from ministem import backend
@@ -53,3 +54,10 @@ def test_where_affinity_is_unknown_it_is_the_machines_cores(tmp_path, monkeypatc
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: count)
     assert backend.available_cores(tmp_path) == cores
+
+
+def test_blocks_of_queries_are_larger_in_long_texts_and_on_a_gpu(gpu):
+    sizes = [backend.block_size(T, np.empty(0)) for T in (5, 64, 1024, 2047, 2048)]
+    assert sizes == [5, 64, 64, 64, 192]
+    like = backend.device_array("gpu")
+    assert [backend.block_size(T, like) for T in (5, 1024, 4096)] == [5, 1024, 1024]
