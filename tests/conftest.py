@@ -1,11 +1,12 @@
 """What more than one file needs."""
 
+import signal
 import sys
 
 import fake_cupy
 import pytest
 import tiktoken
-from commands import once_each
+from commands import SIGNALS, once_each
 from hypothesis import settings
 
 from ministem import backend
@@ -14,6 +15,10 @@ from ministem.devices import gpu as devices_gpu
 # properties are tried on the same examples every time: a failure of today is not gone tomorrow
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
+
+for number in SIGNALS:  # ignored (under nohup), they would be ignored in the commands that tests start, too;
+    if signal.getsignal(number) == signal.SIG_IGN:  # a function is not inherited
+        signal.signal(number, lambda *_: None)
 
 
 @pytest.fixture(scope="module")
