@@ -7,8 +7,8 @@ from ministem.backend import sum_rows
 
 
 def args(rng):
-    slot = np.array([[0, 3, 3, 1, 5], [2, 3, 0, 0, 5]])  # repeats in and across texts; no 4
-    return dict(values=rng.standard_normal((2, 5, 3)), slot=slot, n_rows=6)
+    slot = np.array([[0, 3, 3, 1, 5], [2, 3, 0, 0, 5]])  # repeats in and across texts; no 4, and no 6
+    return dict(values=rng.standard_normal((2, 5, 3)), slot=slot, n_rows=7)
 
 
 def keeps_one(values, slot, n_rows):
@@ -29,15 +29,30 @@ def last_text_only(values, slot, n_rows):
     return sum_rows(values[-1:], slot[-1:], n_rows)
 
 
+def column_by_column(values, slot, n_rows):
+    out = np.zeros((n_rows, values.shape[-1]))
+    for t in range(slot.shape[1]):
+        out[slot[:, t]] += values[:, t]
+    return out
+
+
+def as_many_as_occur(values, slot, n_rows):
+    return sum_rows(values, slot, slot.max() + 1)
+
+
+SMALL = dict(values=np.array([[[1.0], [10]], [[100], [1000]]]), slot=np.array([[0, 1], [0, 0]]), n_rows=3)
 TASKS = [
     Task(
         solution=sum_rows,
         args=args,
         results=("out",),
+        small=SMALL,
         mutants={
             "out[slot] += values keeps one of the rows of a slot, and 0, 3 and 5 repeat here": keeps_one,
             "this is the mean, and what is due is the sum: each use of a row adds its pull": mean,
             "a row that nobody reads has a gradient too: zero. Return n_rows rows": only_rows_that_occur,
+            "out[slot[:, t]] += takes all texts at once: two have the same slot at one t": column_by_column,
+            "n_rows says how many rows there are; the last ones may go unread": as_many_as_occur,
             "only the last text has arrived: go over all B of them": last_text_only,
         },
     )

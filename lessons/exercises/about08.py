@@ -45,16 +45,20 @@ def moments_decay(table, m, v, ids, dout, t, lr, betas, eps):
     adam_rows(table, m, v, ids, dout, t, lr, betas, eps)
 
 
-summed = "sum_rows(dout, batch.slots[\"embed\"], len(batch.rows))"
+summed = 'sum_rows(dout, batch.slots["embed"], len(batch.rows))'
+SMALL = dict(table=np.array([[1.0], [2]]), m=np.zeros((2, 1)), v=np.zeros((2, 1)), ids=np.array([[0, 0, 1]]),
+             dout=np.array([[[1.0], [2], [3]]]), t=1, lr=0.1, betas=(0.9, 0.95), eps=1e-8)  # fmt: skip
 TASKS = [
     Task(
         name="adam_rows",
         solution=dense_adam,
         args=lambda rng: args(rng, distinct=7),
+        small=SMALL,
         results=("table", "m", "v"),
+        causes=("m", "v", "table"),
         mutants={
             "values[slot] += dout keeps one of the repeated rows; tokens 0, 3 and 6 repeat here": mutant(
-                adam_rows, summed, "np.zeros((len(batch.rows), 4)); values[batch.slots[\"embed\"]] += dout"
+                adam_rows, summed, 'np.zeros((len(batch.rows), 4)); values[batch.slots["embed"]] += dout'
             ),
             "a row's gradient is the sum over its token's positions, not the mean": mutant(
                 adam_rows, summed, summed + " / np.bincount(ids.flat)[:, None]"
@@ -71,6 +75,7 @@ TASKS = [
         solution=adam_rows,
         args=lambda rng: args(rng, distinct=4),
         results=("table", "m", "v"),
+        causes=("m", "v", "table"),
         mutants={
             "this is dense Adam: rows that are absent move too, by what is left in m": dense_adam,
             "the moments of absent rows have decayed; lazy Adam leaves them alone": moments_decay,

@@ -50,6 +50,7 @@ TASKS = [
         args=args,
         look=look,
         results=("rows (-1: none)", "embed[ids]", "table[ids]", "bytes read"),
+        causes=("rows (-1: none)", "embed[ids]", "table[ids]", "bytes read"),
         mutants={
             "every position fetches its own row: repeated tokens are fetched again and again": mutant(
                 Tables.fetch, UNIQUE, "rows, slot = ids.reshape(-1), np.arange(ids.size)"

@@ -35,6 +35,10 @@ def args(rng):
     return dict(batch=batch, tables=tables, edits=[(0, 2, (8,)), (1, 2, (3, 6)), (1, 3, (8,))], layers=None)
 
 
+def one_layer(rng):
+    return args(rng) | dict(layers=[2])
+
+
 def look(given, new):
     batch, tables, *_ = given
     kept = what_positions_read(batch), tables.arrays.values()
@@ -98,6 +102,17 @@ TASKS = [
             ),
             "the slots were changed in place: all tables of the batch share that array": mutant(
                 override, COPY, "slot = slots[name]"
+            ),
+        },
+    ),
+    Task(
+        solution=override,
+        args=one_layer,
+        look=look,
+        results=("embed", "layer 0", "layer 2", "the old batch", "the tables"),
+        mutants={
+            "layers is ignored: only the tables table_names(tables, layers) are to be read otherwise": mutant(
+                override, "table_names(tables, layers)", "table_names(tables)"
             ),
         },
     ),
