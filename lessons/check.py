@@ -27,10 +27,10 @@ from pathlib import Path
 
 import numpy as np
 
+from lessons.causes import at_hand, multiple, relation, worst
 from ministem.run.cli import fail
 
 ROOT = Path(__file__).resolve().parent.parent
-TOLERANCE = 1e-6  # of the largest entry
 MY = ROOT / "my"
 
 
@@ -86,9 +86,11 @@ class Misuse(Exception):
     """What came back cannot be compared; the message says why."""
 
 
-def arrays(results, expected):
-    """What a function returned -> a list of float64 arrays. Raises Misuse."""
-    if len(expected) > 1 and isinstance(results, list | np.ndarray):
+def arrays(results, expected, shapes=()):
+    """What a function returned -> a list of float64 arrays. Raises Misuse. shapes: of what is due; one array
+    that holds just these may come instead of a tuple."""
+    stacked = isinstance(results, np.ndarray) and shapes == [results.shape[1:]] * len(results)
+    if len(expected) > 1 and (isinstance(results, list) or stacked):
         results = tuple(results)
     results = results if isinstance(results, tuple) else (results,)
     if expected == ("out",):
@@ -101,20 +103,6 @@ def arrays(results, expected):
     except (TypeError, ValueError):
         expected = ", ".join(expected)
         raise Misuse(f"returns something that is no array of numbers: expected {expected}") from None
-
-
-def worst(name, got, want):
-    """-> None if got equals want but for rounding, else a sentence with the entry that is farthest off."""
-    size = np.abs(want).max(initial=0)
-    off = np.where(np.isfinite(got), np.abs(got - want), np.inf)
-    if (off <= TOLERANCE * max(size, 1e-12)).all():
-        return None
-    i = np.unravel_index(off.argmax(), off.shape)
-    values = f"got {got[i]:.6g}, expected {want[i]:.6g}"
-    if not i:
-        return values
-    wrong = (off > TOLERANCE * size).sum()
-    return f"{wrong} of {off.size} entries are off, most of all {name}[{', '.join(map(str, i))}]: {values}"
 
 
 def changed(given, before):
@@ -136,7 +124,7 @@ def equal(made, got):
     return all(m.shape == g.shape and not worst("", g, m) for m, g in zip(made, got, strict=True))
 
 
-def ask(task, inputs, f):
+def ask(task, inputs, f, shapes=()):
     """Call f with copies of the inputs -> its results as from `arrays`, and its variables when it returned.
     Raises Misuse, and what f raises."""
     given, variables, code = copy.deepcopy(inputs), {}, getattr(f, "__code__", None)
@@ -173,7 +161,7 @@ def ask(task, inputs, f):
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         raise Misuse(f"returns something that cannot be read ({what}): see what the stub says") from None
-    return arrays(found, task.results), variables
+    return arrays(found, task.results, shapes), variables
 
 
 def same_mistake(task, inputs, mutant, got):
@@ -182,38 +170,6 @@ def same_mistake(task, inputs, mutant, got):
         return equal(ask(task, inputs, mutant)[0], got)
     except Misuse:
         return False
-
-
-def relation(name, got, want, others):
-    """What a wrong array has to do with the right one -> a sentence, or None. others: {name: right array}"""
-    if not got.any():
-        return f"{name} is all zeros"
-    for other, array in others.items():
-        if other != name and array.shape == got.shape and not worst("", got, array):
-            return f"{name} is what {other} should be: have the two changed places?"
-    if got.ndim == 2 and got.shape == want.shape[::-1] and not worst("", got.T, want):
-        return f"{name} is transposed"
-    if got.size == want.size and got.ndim == 2 and not worst("", got.reshape(want.T.shape).T, want):
-        return f"{name} is transposed and then reshaped: the right shape, other numbers"
-    if got.shape != want.shape:
-        return None
-    factor = np.vdot(want, got) / np.vdot(want, want)  # got = factor * want, if it is a multiple at all
-    if factor and not worst("", got / factor, want):
-        n = round(1 / factor) if abs(factor) < 1 else round(factor)
-        if factor < 0 and abs(factor + 1) < 1e-6:
-            return f"{name} is the negative of what is due"
-        if n > 1 and abs(factor * n - 1) < 1e-6:
-            return f"{name} is exactly 1/{n} of what is due: a mean where a sum belongs?"
-        if n > 1 and abs(factor / n - 1) < 1e-6:
-            return f"{name} is exactly {n} times what is due: a sum where a mean belongs, or added twice?"
-        return f"{name} is {factor:.6g} times what is due, everywhere"
-    if got.ndim > 1:
-        off = [i for i in range(len(got)) if worst("", got[i], want[i])]
-        if len(off) < len(got):
-            return f"{name} is off in [{', '.join(map(str, off))}] along its first axis only"
-    if not worst("", got - want, np.full_like(want, (got - want).flat[0])):
-        return f"{name} is too large by the same number everywhere"
-    return None
 
 
 def prepared(task, args, rng):
@@ -254,7 +210,7 @@ def check(task, function):
     inputs = prepared(task, args, rng)
     want, right = ask(task, inputs, task.solution)
     try:
-        got, mine = ask(task, inputs, function)
+        got, mine = ask(task, inputs, function, [w.shape for w in want])
     except Misuse as error:
         return [str(error)], False
     lines, wide, wrong = [], max(map(len, task.results)), {}
@@ -289,12 +245,14 @@ def check(task, function):
     lines += [f"This is a known mistake: {sentence}" for sentence in known]
     shown = {n: np.asarray(mine[n]) for n in task.steps if np.shape(mine.get(n)) == np.shape(right[n])}
     off = [name for name, array in shown.items() if worst(name, array, right[name])]
+    off = [name for name in off if not multiple(shown[name], right[name])]  # scaled later, perhaps
+    pool = at_hand(right, args)
     if off and not known:
         name, array, due = off[0], shown[off[0]], right[off[0]]
-        said = relation(name, array, due, {n: right[n] for n in task.steps}) or worst(name, array, due)
+        said = relation(name, array, due, {n: right[n] for n in task.steps}, pool) or worst(name, array, due)
         lines.append(f"On the way, {name} is wrong already: {said}.")
     elif not known:
-        said = relation(first, *results[first], {name: w for name, (_, w) in results.items()})
+        said = relation(first, *results[first], {name: w for name, (_, w) in results.items()}, pool)
         lines += [f"What one can see: {said}."] if said else []
     return lines + (by_hand(task, function) if task.small else []), False
 

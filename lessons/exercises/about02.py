@@ -48,11 +48,28 @@ TASKS = [
         results=("out",),
         small=SMALL,
         mutants={
-            "out[slot] += values keeps one of the rows of a slot, and 0, 3 and 5 repeat here": keeps_one,
+            "out[slot] += values (or = values) keeps one of a slot's rows, and 0, 3 and 5 repeat here": keeps_one,
             "this is the mean, and what is due is the sum: each use of a row adds its pull": mean,
             "a row that nobody reads has a gradient too: zero. Return n_rows rows": only_rows_that_occur,
             "out[slot[:, t]] += takes all texts at once: two have the same slot at one t": column_by_column,
             "n_rows says how many rows there are; the last ones may go unread": as_many_as_occur,
+            "the first position of each text is left out: range(T) begins at 0": (
+                lambda values, slot, n_rows: sum_rows(values[:, 1:], slot[:, 1:], n_rows)
+            ),
+            "the last position of each text is left out: range(T) ends before T by itself": (
+                lambda values, slot, n_rows: sum_rows(values[:, :-1], slot[:, :-1], n_rows)
+            ),
+            "the numbers of a value stay apart: all F of them are added, each to its own": (
+                lambda values, slot, n_rows: sum_rows(
+                    np.repeat(values.sum(-1, keepdims=True), values.shape[-1], -1), slot, n_rows
+                )
+            ),
+            "row t of the result is not position t: it is slot[b, t] that says which row": (
+                lambda values, slot, n_rows: sum_rows(values, 0 * slot + np.arange(slot.shape[1]), n_rows)
+            ),
+            "row r has to stay row r, those that are never read too: nothing is cut off": (
+                lambda values, slot, n_rows: sum_rows(values, slot, n_rows)[1:]
+            ),
             "only the last text has arrived: go over all B of them": last_text_only,
         },
     )

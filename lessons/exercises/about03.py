@@ -47,6 +47,9 @@ TASKS = [
         results=("dx", "dw"),
         small=dict(x=np.array([[[1.0, 2]], [[3, 4]]]), w=np.array([[1.0], [10]])),
         mutants={
+            "reshape is not transposing: it keeps the order of the numbers in memory": mutant(
+                linear_backward, "flat(x).T", "x.reshape(x.shape[-1], -1)"
+            ),
             "dw of the first text only: all B texts used the same w, so their parts add": mutant(
                 linear_backward, "flat(x).T @ flat(dout)", "x[0].T @ dout[0]"
             ),
@@ -73,6 +76,16 @@ TASKS = [
             "this is LayerNorm's formula: RMSNorm takes no mean off x, so none comes off dn": mutant(
                 rmsnorm_backward, "dn - n", "dn - dn.mean(-1, keepdims=True) - n"
             ),
+            "the part of dn along n is taken away, not added": mutant(rmsnorm_backward, "(dn - n", "(dn + n"),
+            "the mean is that of dn * n; here g is missing in it": mutant(
+                rmsnorm_backward, "row_dot(dn, n)", "row_dot(dout, n)"
+            ),
+            "the mean is that of dn * n, not of dn alone": mutant(
+                rmsnorm_backward, "row_dot(dn, n) / n.shape[-1]", "dn.mean(-1, keepdims=True)"
+            ),
+            "what is taken away points along n: the mean has to be multiplied by n": mutant(
+                rmsnorm_backward, "- n * (row_dot", "- (row_dot"
+            ),
             "dg sums dout alone; forward multiplied g by n": mutant(rmsnorm_backward, "dout * n", "dout"),
         },
     ),
@@ -95,6 +108,13 @@ TASKS = [
             ),
             "the loss is a sum, and the mean over the positions was needed": mutant(
                 head_loss, "[right]).mean()", "[right]).sum()"
+            ),
+            "the loss looks at the probability of the target alone, not of all tokens": mutant(
+                head_loss, "np.log(p[right])", "np.log(p)"
+            ),
+            "the logarithm is the natural one, np.log": mutant(head_loss, "np.log(", "np.log2("),
+            "the loss is -log of the target's probability, not the probability": mutant(
+                head_loss, "-np.log(p[right])", "-p[right]"
             ),
             "N is the number of positions B*T, not of texts": mutant(
                 head_loss, "targets.size", "len(targets)"

@@ -62,6 +62,15 @@ TASKS = [
             "this turns on by the same angle; the way back turns back: rot.conj()": mutant(
                 rope_backward, "rot.conj()", "rot"
             ),
+            "the angle turns round, not the point: -rot adds half a turn": mutant(
+                rope_backward, "rot.conj()", "-rot"
+            ),
+            "dividing by rot turns back once; twice is too far": mutant(
+                rope_backward, "* rot.conj()[:, None]", "/ rot[:, None] ** 2"
+            ),
+            "the real part alone squeezes; a turn needs both parts": mutant(
+                rope_backward, "rot.conj()", "rot.real"
+            ),
             "rot[t] belongs to position t, and here to head n: it needs an axis for heads: rot[:, None]": (
                 lambda dout, rot: (dout.view(rot.dtype) * rot.conj()[: dout.shape[2]]).view(dout.dtype)
             ),
@@ -77,6 +86,9 @@ TASKS = [
             "the mask is put on after the softmax: the rows no longer add up to 1": forward(
                 ADDED, ROOT, "# (T,S)  each", "* (mask == 0)  # each"
             ),
+            "these are the weights; what is due is the average of the values, p @ v": (
+                lambda *inputs: (attend(*inputs)[1][3], None)
+            ),
             "there is no mask: each position sees those that come after it": forward(ADDED, ROOT),
             "scores are divided by D, not by its square root": forward(ROOT, " / q.shape[1]"),
             "scores are not divided by the square root of D": forward(ROOT, ""),
@@ -88,7 +100,7 @@ TASKS = [
         forward=attend,
         args=args,
         results=("dq", "dk", "dv"),
-        steps=("dp",),
+        steps=("dp", "ds"),
         small=SMALL,
         mutants={
             "only the diagonal of the softmax's Jacobian, p (1 - p): a score moves its whole row": backward(
@@ -103,6 +115,13 @@ TASKS = [
             ),
             "the sum is over queries; each query has a softmax of its own, over keys": backward(
                 ".sum(-1, keepdims=True))", ".sum(0, keepdims=True))"
+            ),
+            "the mean over the row is taken off, and was to be a minus": backward("(dp - (dp", "(dp + (dp"),
+            "what is taken off dp is a sum, weighted by p; no mean over the keys": backward(
+                "(dp * p).sum(", "(dp * p).mean("
+            ),
+            "each query has a sum of its own: over its keys, axis -1": backward(
+                "(dp * p).sum(-1, keepdims=True)", "(dp * p).sum()"
             ),
             "the softmax was skipped on the way back: dp is not yet ds": backward(SOFT, "dp"),
             "dq and dk are divided by D, not by its square root": backward(ROOT, " / q.shape[1]"),

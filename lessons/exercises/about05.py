@@ -43,6 +43,15 @@ TASKS = [
             "the slope of silu has only its second half: by the product rule it is s + a s (1 - s)": mutant(
                 glu_backward, SLOPE, "g * (1 - s)"
             ),
+            "in the slope of silu the second half is a s (1 - s), with a minus": mutant(
+                glu_backward, "g * (1 - s)", "g * (1 + s)"
+            ),
+            "in the slope of silu the second half is a s (1 - s): an s is missing": mutant(
+                glu_backward, "g * (1 - s)", "a * (1 - s)"
+            ),
+            "du goes through silu(a) as a factor, not through its slope: du = dh * a * s": mutant(
+                glu_backward, "dh * g", "dh * s * (1 - s)"
+            ),
             "u is forgotten in da: forward multiplied silu(a) by u": mutant(glu_backward, "dh * u *", "dh *"),
             "du = dh: forward multiplied u by silu(a)": mutant(glu_backward, "dh * g", "dh"),
             "u is multiplied by silu(a) = a s on the way, not by the sigmoid s alone": mutant(
@@ -68,6 +77,12 @@ TASKS = [
             ),
             "dw_gate is transposed and then reshaped to fit: the right shape, other numbers": mutant(
                 dense_ffn_backward, DGATE, TURNED + ".reshape(dw_gate.shape)"
+            ),
+            "the gradients of the two ways that x went add; one is taken off here": mutant(
+                dense_ffn_backward, "dx_gate + dx_up", "dx_gate - dx_up"
+            ),
+            "x went both ways, into gate and up, and only up's gradient came back": mutant(
+                dense_ffn_backward, "dx_gate + dx_up", "dx_up"
             ),
             "x went both ways, into gate and up, and only the gate's gradient came back": mutant(
                 dense_ffn_backward, "dx_gate + dx_up", "dx_gate"

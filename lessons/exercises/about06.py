@@ -126,6 +126,15 @@ TASKS = [
                 block_backward, "dn, grads[at + \"norm1\"] = rmsnorm_backward(dn, norm1)",
                 "grads[at + \"norm1\"] = rmsnorm_backward(dn, norm1)[1]",
             ),
+            "after the FFN dh is not yet the sum dh + dn, for attention and for what is returned": mutant(
+                block_backward, "dh = dh + dn  #", "dh = dh  #"
+            ),
+            "norm2 belongs to the FFN and norm1 to attention: the cache of the other norm was used": mutant(
+                block_backward, "rmsnorm_backward(dn, norm2)", "rmsnorm_backward(dn, norm1)"
+            ),
+            "norm1 gets what comes back from attention, dn, not dh": mutant(
+                block_backward, "rmsnorm_backward(dn, norm1)", "rmsnorm_backward(dh, norm1)"
+            ),
             "attention got dn of the FFN alone: it gets the sum, dh + dn": mutant(
                 block_backward, "attention_backward(dh, attn)", "attention_backward(dn, attn)"
             ),
@@ -140,6 +149,12 @@ TASKS = [
         args=one_hot,
         results=("dx lost",),
         mutants={
+            "up's factor is silu(a) = a s, not the sigmoid s": mutant(
+                lost_dx, "glu_backward(dh, glu)[1]", "dh * glu[1]"
+            ),
+            "the way through w_up has du, which has no u in it": mutant(
+                lost_dx, "glu_backward(dh, glu)[1]", "glu_backward(dh, glu)[1] * glu[2]"
+            ),
             "that is what comes back through the gate; that one STEM has, too": (
                 lambda dout, cache: dense_ffn_backward(dout, cache)[0] - lost_dx(dout, cache)
             ),

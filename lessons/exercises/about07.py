@@ -57,6 +57,27 @@ TASKS = [
             "p = p * ... makes a new array; p *= ... changes the one that is there": mutant(
                 adamw, decay_line, "p = p * (1 - lr * decay)"
             ),
+            "decay pulls p towards zero: p shrinks": mutant(adamw, "1 - lr * decay", "1 + lr * decay"),
+            "there is no decay: p *= 1 - lr * decay": mutant(adamw, decay_line, "pass"),
+            "the step goes uphill: p -= ...": mutant(adamw, "p -= size", "p += size"),
+            "1 - beta^t needs the t: the moments have run for t steps": mutant(
+                adamw, "beta1**t", "beta1", "beta2**t", "beta2"
+            ),
+            "m needs 1 - beta1 to the power of t; v likewise, and v is right": mutant(
+                adamw, "beta1**t", "beta1"
+            ),
+            "v needs 1 - beta2 to the power of t; m likewise, and m is right": mutant(
+                adamw, "beta2**t", "beta2"
+            ),
+            "the root of v is missing: v is a mean of squares": mutant(adamw, "np.sqrt(v", "(v"),
+            "g goes into m with the share 1 - beta1, not whole": mutant(
+                adamw, "m += (1 - beta1) * (g - m)", "m *= beta1; m += g"
+            ),
+            "v is a mean of squares, g * g, not of sizes": mutant(adamw, "g * g - v", "abs(g) - v"),
+            "beta1 is for m, beta2 for v": mutant(adamw, "beta1, beta2 = betas", "beta2, beta1 = betas"),
+            "m stays by the share beta1; beta2 is for v": mutant(
+                adamw, "m += (1 - beta1) * (g - m)", "m *= beta2; m += (1 - beta1) * g"
+            ),
             "beta and 1 - beta have changed places: beta is the share that stays": mutant(
                 adamw, "m += (1 - beta1)", "m += beta1", "v += (1 - beta2)", "v += beta2"
             ),
@@ -79,6 +100,12 @@ TASKS = [
             ),
             "every layer got the dh that came out of the norm; each gets that of the layer after it": mutant(
                 trunk_backward, "dh, layer_grads =", "_, layer_grads ="
+            ),
+            "the embedding gets the dh that comes out of layer 0, not dx": mutant(
+                trunk_backward, "sum_rows(dh, slot, U)", "sum_rows(dx, slot, U)"
+            ),
+            "embed is one row for each position here: rows of one token have to be added up": mutant(
+                trunk_backward, "sum_rows(dh, slot, U)", "dh"
             ),
             "the norm was skipped: dh starts as dx": mutant(
                 trunk_backward, 'dh, grads["norm"] = rmsnorm_backward(dx, norm)',

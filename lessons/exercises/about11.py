@@ -65,6 +65,9 @@ TASKS = [
             "the whole table is read, and the rows are picked from it afterwards": mutant(
                 Tables.fetch, "self.read(name, rows) for", "self.read(name, np.arange(V))[rows] for"
             ),
+            "blocks and slots are of different order: row j of a block is that of token rows[j]": mutant(
+                Tables.fetch, "self.read(name, rows) for", "self.read(name, rows[::-1]) for"
+            ),
             "slots are the ids themselves: they are places in the table, not in the block": mutant(
                 Tables.fetch, UNIQUE, "rows = np.unique(ids); slot = ids"
             ),

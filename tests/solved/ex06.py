@@ -1,3 +1,5 @@
+import numpy as np  # noqa: F401
+
 from ministem.backend import sum_rows
 from ministem.model import FFN, attention_backward, glu_backward, linear_backward, rmsnorm_backward
 
