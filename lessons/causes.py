@@ -1,7 +1,7 @@
 """What a wrong result has to do with the right one: the words in which check.py names a cause.
 
-A learner's function is a black box, but for its variables. So what it made is compared with all that the right
-function has at hand: is it the negative, a multiple, a sum that is short of one part, another product?
+A learner's function is a black box, but for its variables. So what it made is compared with all that the
+right function has at hand: is it the negative, a multiple, a sum that is short of one part, another product?
 """
 
 import itertools

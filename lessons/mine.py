@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from lessons.check import MY, exercises, judge
-from lessons.places import in_place, replacements
+from lessons.places import ADAPTERS, HEADS, in_place, replacements
 from ministem import AdamW, Config, atlas, backend, cosine_schedule, init_params, model, train_bpe
 from ministem.data import Corpus, draw_batch, load_corpus
 from ministem.knowledge import edit, inside, measure, naming
@@ -26,11 +26,17 @@ TINY = Config(30, dim=8, n_layers=2, n_heads=4, n_kv_heads=2, ffn_dim=10)
 PROMPT, OLD, NEW = "The capital of Spain is", "Spain", "Germany"
 
 
+def placed(task):
+    """Whether a function of this task has a place in the model."""
+    of_library = task.solution.__module__.startswith("ministem")
+    return of_library or task.name in ADAPTERS or task.name in HEADS
+
+
 def collect(upto):
     """Check what my/ has, and say whose each function is -> {name: function}, modules, {name: solution}"""
     mine, files, solutions = {}, [], {}
     for lesson, about in exercises().items():
-        path, names = MY / f"ex{lesson}.py", dict.fromkeys(task.name for task in about.TASKS)
+        path, names = MY / f"ex{lesson}.py", dict.fromkeys(task.name for task in about.TASKS if placed(task))
         solutions |= {task.name: task.solution for task in about.TASKS}
         if lesson > upto or lesson in ELSEWHERE:
             continue

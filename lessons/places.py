@@ -117,16 +117,17 @@ def precise(mine):
 def replacements(mine, solutions):
     """{name of your function: function} -> {the library's function: what takes its place}"""
     mine, new = {name: precise(f) for name, f in mine.items()}, {}
-    if mine.keys() & {"attend", "attend_backward"}:
-        new |= heads(*(mine.get(name, getattr(about04, name)) for name in ("attend", "attend_backward")))
+    if mine.keys() & set(HEADS):
+        new |= heads(*(mine.get(name, getattr(about04, name)) for name in HEADS))
     for name, f in mine.items():
         if name in ADAPTERS:
             new |= ADAPTERS[name](f)
-        elif not name.startswith("attend"):
+        elif name not in HEADS:
             new[solutions[name]] = f
     return new
 
 
+HEADS = "attend", "attend_backward"
 ADAPTERS = dict(head_loss=head_loss, adam_rows=adam_rows, fetch=fetch, recipe=recipe)
 
 
