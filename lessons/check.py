@@ -134,15 +134,19 @@ def ask(task, inputs, f, shapes=()):
         if event == "return" and frame.f_code is code:
             variables.update(frame.f_locals)
 
+    peak = 0
     if task.limit < np.inf:
         tracemalloc.start()
+        tracemalloc.reset_peak()
+        peak = -tracemalloc.get_traced_memory()[0]
     sys.setprofile(spy)
     try:
         returned = f(*given.values())
-        peak = tracemalloc.get_traced_memory()[1]
+        peak += tracemalloc.get_traced_memory()[1]
     finally:
         sys.setprofile(None)
-        tracemalloc.stop()
+        if task.limit < np.inf:
+            tracemalloc.stop()
     if peak > task.limit:
         raise Misuse(
             f"takes {peak / 1e6:.1f} MB at once; a block at a time takes less than {task.limit / 1e6:.1f}"
