@@ -16,6 +16,7 @@ S keys seen so far (S = T unless there is a KV cache).
 """
 
 from functools import partial
+from itertools import zip_longest
 
 import numpy as np
 
@@ -110,6 +111,9 @@ def join_heads(x, T):
     return x.reshape(B, K, T, -1, D).transpose(0, 2, 1, 3, 4).reshape(B, T, -1, D)
 
 
+KEPT = 4  # blocks of scores that wait for the backward pass: all of a text of 256
+
+
 def query_blocks(T, S, G, mask):
     """T queries, the last of S positions, in blocks of Q = len(mask) or fewer -> for each block: its rows in
     (B,K,T*G,·), how many keys it sees, and the mask of the last of these, which are its own."""
@@ -147,26 +151,27 @@ def attention_forward(x, wqkv, wo, rot, mask, n_kv_heads, extend=None):
     v = split_heads(qkv[:, :, H + K :], K)  # (B,K,T,D)
     if extend:
         k, v = extend(k, v)  # (B,K,S,D)
-    y = np.empty_like(q)
+    y, kept = np.empty_like(q), []
     for rows, seen, own in query_blocks(T, k.shape[2], H // K, mask):
         e, z = exp_scores(q[:, :, rows], k[:, :, :seen], own)
         np.divide(e @ v[:, :, :seen], z, out=y[:, :, rows])
+        kept = [*kept, (e, z)][-KEPT:]
     joined = join_heads(y, T).reshape(B, T, H * D)
     out, merge = linear_forward(joined, wo)
-    return out, (q, k, v, y, e, z, mask, rot, proj, merge)
+    return out, (q, k, v, y, kept, mask, rot, proj, merge)
 
 
 def attention_backward(dout, cache):
     """dout (B,T,C) -> dx (B,T,C), dwqkv (C,(H+2K)*D), dwo (H*D,C)"""
-    q, k, v, y, e, z, mask, rot, proj, merge = cache  # e, z: of the last block, which comes first here
+    q, k, v, y, kept, mask, rot, proj, merge = cache
     (B, T, _), (K, S, D) = dout.shape, k.shape[1:]
     djoined, dwo = linear_backward(dout, merge)
     dy = split_heads(djoined.reshape(B, T, -1, D), K)  # (B,K,T*G,D)
     dq = np.empty_like(q)
-    for rows, seen, own in reversed(query_blocks(T, S, q.shape[2] // T, mask)):
+    blocks = query_blocks(T, S, q.shape[2] // T, mask)
+    for (rows, seen, own), scores in zip_longest(blocks[::-1], kept[::-1]):  # from the last to the first
         qb, kb, vb, yb = q[:, :, rows], k[:, :, :seen], v[:, :, :seen], y[:, :, rows]
-        if seen < S:  # again: to keep those of all blocks would take (T,S)
-            e, z = exp_scores(qb, kb, own)
+        e, z = scores or exp_scores(qb, kb, own)  # again, if not kept: those of all blocks would take (T,S)
         dyb = dy[:, :, rows] / z  # p = e / z, and dy is smaller than e
         dvb = e.swapaxes(2, 3) @ dyb  # forward: y = p @ v;  sums over the G heads that share v
         ds = dyb @ vb.swapaxes(2, 3)  # (B,K,Q*G,seen)  dp / z; softmax's backward makes it ds in place:

@@ -333,6 +333,27 @@ def test_an_exchange_stays_with_its_word_while_the_text_changes(opened, tmp_path
 
 
 @in_browser
+def test_what_a_newcomer_does_is_understood(opened, tmp_path):
+    """A name in small letters; a space at the end; a new text, of which the name is the word to exchange."""
+    driver = opened(run(tmp_path / "run"), "The capital of Spain is")
+    driver.execute_script('page.names = ["Spain", "Germany"], choices = page.names; update()')
+    own = "return [...document.querySelectorAll('#own canvas')].map((strip) => strip.ariaLabel)"
+    assert [label[:12] for label in js(driver, own)] == ["row of Spain"]
+    exchange(driver, "Spain", "germany")
+    assert text(driver, "exchanges") == "⇄ Spain reads the rows of Germany\nUndo"
+    assert [label.split(":")[0] for label in js(driver, own)] == ["row of Spain", "reads"]
+    rows = js(driver, "return [...own.querySelectorAll('canvas')].map((strip) => strip.toDataURL())")
+    assert rows[0] != rows[1] and "still says Spain" in text(driver, "own")
+    type_prompt(driver, "The capital of Germany is ")
+    assert "ends in a space" in text(driver, "why") and text(driver, "old") == "Germany"
+    assert driver.find_element("id", "new").get_property("value") == ""  # it was about Spain
+    choose(driver, "capital")
+    driver.find_element("id", "prompt").send_keys("Spain")
+    assert text(driver, "old") == "capital"  # chosen by hand, and still there
+    assert "space" not in text(driver, "why")
+
+
+@in_browser
 def test_an_empty_text_a_missing_name_and_no_layer_are_said(opened, tmp_path):
     driver = opened(run(tmp_path / "run"), "")
     assert "Type something" in text(driver, "texts")

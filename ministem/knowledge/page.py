@@ -93,16 +93,18 @@ def of_the_atlas(run):
     currency, too_late = dict(old="capital", now="currency"), germany | dict(layers=[run.config.n_layers - 1])
     prompt = "The capital of Spain is"
     examples = [
-        ("Spain reads Germany", prompt, [germany]),
-        ("Spain reads Japan", "The currency of Spain is the", [japan]),
+        ("Spain says Berlin", prompt, [germany]),
+        ("Spain pays in yen", "The currency of Spain is the", [japan]),
         ("Two words at once", prompt, [currency, japan]),
-        ("Fails: too late", prompt, [too_late]),
-        ("Fails: an unknown name", prompt, [dict(old="Spain", now="Atlantis")]),
+        ("Fails: last layer only", prompt, [too_late]),
+        ("Fails: a name never read", prompt, [dict(old="Spain", now="Atlantis")]),
     ]
     stem = [i for i in range(run.config.n_layers) if run.config.ffn_kind(i) != "dense"]
     examples = [e for e in examples if set(e[2][0].get("layers", stem[:1])) & set(stem)]
     return dict(
-        about="sentences about 195 countries", prompt=prompt, names=[c.name for c in atlas.load()],
+        about="sentences about 195 countries", prompt=prompt,
+        hint="It has read sentences such as “The capital of France is Paris.”, and nothing else.",
+        names=[c.name for c in atlas.load()],
         quick=[["Germany", "Japan", "Brazil", "Egypt", "Canada"], list(atlas.ASKED)],
         examples=[dict(label=label, prompt=p, exchanges=exchanges) for label, p, exchanges in examples],
         recall=recall(run, atlas.corpus(run.settings["seed"])[1])[0],
@@ -118,7 +120,7 @@ def content(run, prompt, lessons):
         curve = [[float(line[key]) for key in keys] for line in map(json.loads, lines)]
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{metrics} is damaged; without this file, the page has no curve") from None
-    page = dict(about=Path(data).name, names=[], prompt="The", quick=[], examples=[], recall={})
+    page = dict(about=Path(data).name, hint="", names=[], prompt="The", quick=[], examples=[], recall={})
     page |= of_the_atlas(run) if data == "atlas" else {}
     page |= {} if prompt is None else dict(prompt=prompt)
     pages = {path.name[:2]: path.name for path in sorted(LESSONS.glob("[0-9][0-9]_*.md"))}

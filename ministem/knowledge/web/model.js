@@ -11,10 +11,11 @@
 function linear_forward(x, w) {
   const I = x.length, O = w.length / I, out = new Float32Array(O);
   let i = 0;
-  for (; i + 3 < I; i += 4) {  // four rows of W for each pass over out: several times as fast as one by one
-    const a = x[i], b = x[i + 1], c = x[i + 2], d = x[i + 3], j = i * O;
-    for (let o = 0; o < O; o++) {
-      out[o] += a * w[j + o] + b * w[j + O + o] + c * w[j + 2 * O + o] + d * w[j + 3 * O + o];
+  for (; i + 7 < I; i += 8) {  // eight rows of W for each pass over out: several times as fast as one by one
+    const [a, b, c, d] = [x[i], x[i + 1], x[i + 2], x[i + 3]], [e, f, g, h] = [x[i + 4], x[i + 5], x[i + 6], x[i + 7]];
+    for (let o = 0, j = i * O; o < O; o++, j++) {
+      out[o] += a * w[j] + b * w[j + O] + c * w[j + 2 * O] + d * w[j + 3 * O] +
+        e * w[j + 4 * O] + f * w[j + 5 * O] + g * w[j + 6 * O] + h * w[j + 7 * O];
     }
   }
   for (; i < I; i++) for (let o = 0; o < O; o++) out[o] += x[i] * w[i * O + o];

@@ -22,7 +22,7 @@ const line = (title, ...cells) => make("tr", {}, make("th", { scope: "row" }, ti
 
 function percent(p) {
   if (p >= 0.9995 || p === 0) return p ? "100 %" : "0 %";
-  return p < 0.0001 ? "< 0.01 %" : `${(100 * p).toPrecision(p < 0.01 ? 1 : 3)} %`;
+  return p < 0.0001 ? "< 0.01 %" : `${p < 0.01 ? (100 * p).toPrecision(1) : (100 * p).toFixed(1)} %`;
 }
 
 const number = (n, digits = 2) => n.toFixed(digits).replace("-", "−");
@@ -36,7 +36,7 @@ let known;  // first token -> [{name, ids}], the longest first: names that are o
 let choices;  // what the list of names offers
 
 let exchanges = [];  // {old, nth, now, layers, how}: the nth word `old` of the text reads the rows of `now`
-let chosen = { name: "", nth: 0 };  // the word that the form is about
+let chosen = { name: "", nth: 0, by_hand: false };  // the word that the form is about
 let place = null;  // the token to look inside at; null: the last one
 let ids = [], words = [];  // of the text
 let sides = [];  // {title, tokens, start, positions, odds, written}: the text as it is; then, with its exchanges
@@ -136,8 +136,9 @@ function tokens_of(ids, exchanges) {
 const checked_layers = () => [...$("layers").querySelectorAll("input:checked")].map((box) => +box.value);
 
 /** The form's exchange for the chosen word comes into force. */
-function exchange(now = $("new").value.trim()) {
+function exchange(typed = $("new").value.trim()) {
   const word = words.find(same(chosen)), layers = checked_layers();
+  const now = choices.find((name) => name.toLowerCase() === typed.toLowerCase()) ?? typed;
   try {
     if (!now) throw Error("Whose rows shall it read? Choose or type a name.");
     if (!layers.length) throw Error("Choose at least one layer.");
@@ -145,6 +146,8 @@ function exchange(now = $("new").value.trim()) {
     plan(word, wanted);
     exchanges = [...exchanges.filter((other) => other !== exchange_of(word)), wanted];
     $("problem").textContent = "";
+    $("side").querySelector("[value='1']").checked = true;
+    $("new").value = now;
   } catch (error) {
     return void ($("problem").textContent = error.message);
   }
@@ -177,8 +180,9 @@ function why_not(exchange, same_answer) {
 function update() {
   ids = tokenizer.encode($("prompt").value);
   words = find_words(ids);
-  if (!words.some(same(chosen))) {
-    chosen = words.findLast((word) => page.names.includes(word.name)) ?? words.at(-1) ?? chosen;
+  if (!chosen.by_hand || !words.some(same(chosen))) {
+    const best = words.findLast((word) => page.names.includes(word.name)) ?? words.at(-1);
+    if (best && !same(chosen)(best)) fill_form(best);
   }
   if (place >= ids.length - 1) place = null;
   const versions = [["As it is", []]], [first, ...more] = in_force();
@@ -233,7 +237,15 @@ function show_chips() {
 
 /** The form is about this word from now on, and we look inside at this token. */
 function choose(word, at) {
-  [chosen, place] = [word, at === ids.length - 1 ? null : at];
+  place = at === ids.length - 1 ? null : at;
+  fill_form(word, true);
+  show_chips();
+  show_form();
+  after_this(show_inside);
+}
+
+function fill_form(word, by_hand = false) {
+  chosen = { name: word.name, nth: word.nth, by_hand };
   const exchange = exchange_of(word);
   $("new").value = exchange?.now ?? "";
   $("how").value = exchange?.how ?? "auto";
@@ -241,9 +253,6 @@ function choose(word, at) {
   for (const box of $("layers").querySelectorAll("input:enabled")) {
     box.checked = exchange?.layers.includes(+box.value) ?? true;
   }
-  show_chips();
-  show_form();
-  after_this(show_inside);
 }
 
 function show_form() {
@@ -262,6 +271,20 @@ function show_form() {
       [...$("quick").children].find((other) => other.textContent === name).focus();
     },
   }, name)));
+  if (stem_layers.length) show_own(word);
+}
+
+/** The chosen word's row in one layer, before the exchange and with it. */
+function show_own(word) {
+  const exchange = exchange_of(word), i = exchange?.layers[0] ?? stem_layers[0], table = params[`layers.${i}.table`];
+  const row = (name, id) => make("div", { className: "strip" }, make("small", {}, name),
+    strip(read_rows(table, id, config.ffn_dim), name));
+  const strips = [row(`row of ${word.name}`, ids.slice(word.stop - 1, word.stop))];
+  if (exchange) strips.push(row(`reads: ${exchange.now}`, plan(word, exchange).reads.at(-1)));
+  const says = exchange ?
+    `The text still says ${word.name}. In layer ${i} it reads the lower strip now, not the upper.` :
+    `A row is ${config.ffn_dim} numbers; this is ${word.name}’s in layer ${i}, blue above zero, orange below.`;
+  $("own").replaceChildren(make("p", {}, says), ...strips);
 }
 
 /** An exchange, and the button that takes it back. */
@@ -309,6 +332,8 @@ function show_odds() {
 
   const same_answer = sides.length > 1 && tops[0][0] === tops[1][0];
   const reasons = ids.length ? in_force().map((exchange) => why_not(exchange, same_answer)) : [];
+  const space = /[^\S\n]$/.test($("prompt").value) && "The text ends in a space: take it away, a word brings its own.";
+  reasons.unshift(space);
   $("why").textContent = reasons.find(Boolean) ?? (same_answer ? "Both give the same answer here." : "");
   clearTimeout(show_odds.later);  // a screen reader need not hear every key
   show_odds.later = setTimeout(() => {
@@ -390,10 +415,12 @@ function layer_card(layer, i, token) {
     additive: ["silu(x Wg)", `x Wu + ${row}`],
   }[kind];
   const open = gate.reduce((n, value) => n + (value > 0), 0) / gate.length;
-  const readout = (f) => ($("feature").textContent =
-    `Layer ${i}, feature ${f}: ${number(gate[f])} × ${number(up[f])} = ${number(h[f])}`);
+  const feature = make("small", { className: "feature" });
+  const readout = (f) =>
+    (feature.textContent = `feature ${f}: ${number(gate[f])} × ${number(up[f])} = ${number(h[f])}`);
   const strips = [["gate", left, gate], [kind === "stem" ? "× row" : "× up", right, up], ["= written", "", h]];
-  const title = make("h4", {}, `Layer ${i} `, make("small", {}, `${kind}; the gate is open for ${percent(open)}`));
+  const about = make("small", {}, `${kind}; the gate is open for ${percent(open)}`);
+  const title = make("h4", {}, `Layer ${i} `, about, feature);
   const card = make("article", {}, title, ...strips.map(([name, formula, values]) =>
     make("div", { className: "strip" }, make("span", {}, name, " ", make("small", {}, formula)),
       strip(values, `${name} ${formula}`, readout))));
@@ -405,7 +432,7 @@ function layer_card(layer, i, token) {
 }
 
 /** A column of colour for each of the values (F,). */
-function strip(values, label, readout) {
+function strip(values, label, readout = () => {}) {
   const F = values.length, most = Math.max(1e-9, ...values.map(Math.abs)), at = values.map(Math.abs).indexOf(most);
   const about = `${label}: ${F} features, the largest is number ${at} with ${number(values[at] ?? 0)}`;
   const canvas = make("canvas", { width: F, height: 1, role: "img", ariaLabel: about });
@@ -502,24 +529,29 @@ function show_curve() {
 }
 
 function build() {
-  document.title = `ministem: ${page.run}`;
+  document.title = `${page.run}: a language model you can touch`;
+  const where = stem_layers.length === config.n_layers ? "each" : stem_layers.length;
+  const rows = stem_layers.length ? ` In ${where} of its ${config.n_layers} layers a table has a row of ` +
+    `${config.ffn_dim} numbers for each word; here you can let one word read another one’s rows.` : "";
   $("lede").replaceChildren("In this page is a whole model: ", make("b", {}, page.count.total.toLocaleString("en")),
-    ` numbers, trained on ${page.about}. What it knows about a word is in the rows of a table, and a word can be ` +
-    "made to read another one’s rows. Nothing you type leaves the page.");
+    ` numbers, trained on ${page.about}.${rows} Nothing you type leaves the page.`);
+  $("about").textContent = page.hint;
   for (const node of document.querySelectorAll("[data-lesson]")) {
     const lesson = node.dataset.lesson, text = `lesson ${lesson}`, file = page.lessons?.pages[lesson];
-    node.append(file ? make("a", { href: `${page.lessons.base}/${file}` }, text) : text);
+    const href = `${page.lessons?.base}/${file}`, about = file?.slice(3, -3).replaceAll("_", " ");
+    node.append(file ? make("a", { href, title: `${about} (a page of the project ministem)` }, text) : text);
   }
   $("examples").append(...page.examples.map((example) => button({ onclick: () => {
     $("prompt").value = example.prompt;
     exchanges = example.exchanges.map((e) => ({ nth: 0, how: "auto", layers: stem_layers, ...e }));
+    $("side").querySelector("[value='1']").checked = true;
     update();
     choose(word_of(exchanges[0]), null);
   } }, example.label)));
   $("examples").hidden = !page.examples.length;
   for (let i = 0; i < config.n_layers; i++) {
     const has = stem_layers.includes(i);
-    const box = make("input", { type: "checkbox", value: i, checked: has, disabled: !has });
+    const box = make("input", { type: "checkbox", value: i, checked: has, disabled: !has, ariaLabel: `layer ${i}` });
     $("layers").append(make("label", has ? {} : { title: "dense: it has no table" }, box, ` ${i}`));
   }
   $("how").append(...HOW.map((how) => make("option", {}, how)));
