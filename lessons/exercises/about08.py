@@ -46,10 +46,40 @@ def moments_decay(table, m, v, ids, dout, t, lr, betas, eps):
     adam_rows(table, m, v, ids, dout, t, lr, betas, eps)
 
 
+def rows_and_slots(ids):
+    rows, slot = np.unique(ids, return_inverse=True)
+    return rows, slot.reshape(ids.shape)
+
+
 summed = 'sum_rows(dout, batch.slots["embed"], len(batch.rows))'
 SMALL = dict(table=np.array([[1.0], [2]]), m=np.zeros((2, 1)), v=np.zeros((2, 1)), ids=np.array([[0, 0, 1]]),
              dout=np.array([[[1.0], [2], [3]]]), t=1, lr=0.1, betas=(0.9, 0.95), eps=1e-8)  # fmt: skip
 TASKS = [
+    Task(
+        solution=rows_and_slots,
+        args=lambda rng: dict(ids=np.array([[7, 3, 7, 7], [900, 3, 5, 7]])),
+        results=("rows", "slot"),
+        causes=("rows", "slot"),
+        small=dict(ids=np.array([[7, 3, 7]])),
+        mutants={
+            "slot is a list of all positions, and was to have the shape of ids, (B,T)": (
+                lambda ids: (np.unique(ids), np.unique(ids, return_inverse=True)[1].reshape(-1))
+            ),
+            "these are the ids; a slot is a place in rows": lambda ids: (np.unique(ids), ids),
+            "rows are to be sorted, and these stand in the order in which they are met": (
+                lambda ids: (
+                    np.array(list(dict.fromkeys(ids.flat))),
+                    np.array([list(dict.fromkeys(ids.flat)).index(id) for id in ids.flat]).reshape(ids.shape),
+                )
+            ),
+            "every position has a row of its own: repeats were to share one": (
+                lambda ids: (
+                    np.sort(ids.reshape(-1)),
+                    np.argsort(np.argsort(ids.reshape(-1))).reshape(ids.shape),
+                )
+            ),
+        },
+    ),
     Task(
         name="adam_rows",
         solution=dense_adam,

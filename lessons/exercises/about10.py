@@ -20,8 +20,33 @@ def look(given, spread):
     return tuple(np.asarray(spread[name]) for name in ("p95", "median", "counts"))
 
 
+def directions(vectors):
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)  # (N,1)
+    return vectors[length[:, 0] > 0] / length[length[:, 0] > 0]
+
+
 NORMALISE = "n = vectors[length[:, 0] > 0] / length[length[:, 0] > 0]"
 TASKS = [
+    Task(
+        solution=directions,
+        args=lambda rng: dict(vectors=args(rng)["vectors"]),
+        results=("directions",),
+        small=dict(vectors=np.array([[3.0, 4], [0, 0], [0, 2]])),
+        mutants={
+            "divided by the sum of the numbers; a length is the root of the sum of squares": lambda vectors: (
+                vectors[vectors.any(1)] / vectors[vectors.any(1)].sum(1, keepdims=True)
+            ),
+            "divided by the squared length: the root is missing": lambda vectors: (
+                vectors[vectors.any(1)] / (vectors[vectors.any(1)] ** 2).sum(1, keepdims=True)
+            ),
+            "rows of zeros point nowhere, and were to be left out": lambda vectors: (
+                vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
+            ),
+            "each row has a length of its own: axis=1, keepdims=True": lambda vectors: (
+                vectors[vectors.any(1)] / np.linalg.norm(vectors)
+            ),
+        },
+    ),
     Task(
         solution=angular_spread,
         args=args,

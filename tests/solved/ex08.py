@@ -10,3 +10,8 @@ def adam_rows(table, m, v, ids, dout, t, lr, betas, eps):
     p, mm, vv = table[rows], m[rows], v[rows]
     adamw(p, g, mm, vv, t, lr, betas, eps, 0)
     table[rows], m[rows], v[rows] = p, mm, vv
+
+
+def rows_and_slots(ids):
+    rows = np.array(sorted(set(ids.ravel().tolist())))
+    return rows, np.searchsorted(rows, ids)
