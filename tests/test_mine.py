@@ -125,3 +125,14 @@ def test_the_command_refuses_what_is_no_lesson():
     command = [sys.executable, "-m", "lessons.mine", "--upto", "77"]
     done = subprocess.run(command, cwd=check.ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and "there is no exercise 77" in done.stderr
+
+
+def test_a_reader_may_stop_reading():
+    """`| head -1`: no traceback."""
+    command = [sys.executable, "-m", "lessons.mine", "--upto", "03"]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=check.ROOT)
+    with subprocess.Popen(command, **pipes) as process:
+        while "training" not in process.stdout.readline():
+            pass
+        process.stdout.close()
+        assert process.stderr.read() == "" and process.wait() == 0
