@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from lessons import check, run
+from ministem import backend, model, optim
+from results import measures
 
 EXERCISES = check.exercises()
 TASKS = [(number, task) for number, about in EXERCISES.items() for task in about.TASKS]
@@ -48,13 +50,17 @@ def test_a_mistake_fails_and_is_named(number, task, sentence):
 @pytest.mark.parametrize("number", EXERCISES)
 def test_an_exercise_has_mistakes_and_three_hints(number):
     about = EXERCISES[number]
-    assert about.TASKS and all(task.mutants for task in about.TASKS) and len(about.HINTS) == 3
+    assert (
+        about.TASKS
+        and all(task.mutants or task.limit < np.inf for task in about.TASKS)
+        and len(about.HINTS) == 3
+    )
     assert "lessons.check" in check.hint(about, number, 1)
     assert ".py:" in check.hint(about, number, 4)
 
 
 def test_another_mistake_is_shown_by_its_worst_entry():
-    [task] = EXERCISES["03"].TASKS
+    _, task, _ = EXERCISES["03"].TASKS
 
     def off(dout, cache):
         dx, dg = task.solution(dout, cache)
@@ -62,16 +68,16 @@ def test_another_mistake_is_shown_by_its_worst_entry():
         return dx, dg * np.nan
 
     lines, good = check.check(task, off)
-    assert not good and "The first wrong one is dx." in lines
+    assert not good and "Begin with dg: what else is wrong may come of it." in lines
     assert any("1 of 30 entries are off, most of all dx[1, 2, 0]" in line for line in lines)
     assert any(line.startswith("dg") and "3 of 3 entries are off" in line for line in lines)
 
 
 def test_shapes_come_first():
-    [task] = EXERCISES["03"].TASKS
+    _, task, _ = EXERCISES["03"].TASKS
     lines, good = check.check(task, lambda dout, cache: (dout, dout))
-    assert not good and lines[-1] == "shape of dg  expected (3,)  got (2, 5, 3)"
-    lines, good = check.check(task, lambda dout, cache: dout)
+    assert not good and lines[1] == "shape of dg  expected (3,)  got (2, 5, 3)"
+    lines, good = check.check(task, lambda dout, cache: (dout,))
     assert not good and lines == ["returns 1 results, expected 2: dx, dg"]
     lines, good = check.check(task, lambda dout, cache: None)
     assert not good and lines == ["returns nothing, expected dx, dg"]
@@ -79,7 +85,7 @@ def test_shapes_come_first():
 
 def test_what_would_break_the_model_is_not_well():
     """In the model dout also goes straight on, past the layer: who writes into it spoils another gradient."""
-    [task] = EXERCISES["03"].TASKS
+    _, task, _ = EXERCISES["03"].TASKS
 
     def in_place(dout, cache):
         grads = task.solution(dout, cache)
@@ -87,7 +93,7 @@ def test_what_would_break_the_model_is_not_well():
         return grads
 
     lines, good = check.check(task, in_place)
-    assert not good and "writes into dout or the cache" in lines[0]
+    assert not good and "writes into dout, which" in lines[0]
 
     def imaginary(dout, cache):
         dx, dg = task.solution(dout, cache)
@@ -97,9 +103,175 @@ def test_what_would_break_the_model_is_not_well():
     assert not good and "no array of numbers" in lines[0]
 
 
+def said(number, name, function):
+    """What the check says to a wrong solution, by all tasks of that name."""
+    lines = []
+    for task in EXERCISES[number].TASKS:
+        if task.name == name:
+            more, good = check.check(task, function)
+            lines += [] if good else more
+    assert lines, "accepted"
+    return "\n".join(lines)
+
+
+def test_the_first_cause_is_named_and_not_the_first_in_order():
+    def wrong_down(dout, cache):  # dh is wrong, and so is all that is computed from it
+        gate, up, glu, (h, w_down) = cache
+        return model.dense_ffn_backward(dout, (gate, up, glu, (2 * h, 2 * w_down)))
+
+    assert "Begin with dw_down" in said("05", "dense_ffn_backward", wrong_down)
+
+    def wrong_m(p, g, m, v, t, lr, betas, eps, decay, scale=1.0):
+        m += g
+        v += (1 - betas[1]) * ((g * scale) ** 2 - v)
+        p -= lr * m / (np.sqrt(v) + eps)
+
+    assert "Begin with m" in said("07", "adamw", wrong_m)
+
+
+def test_steps_that_the_page_names_are_compared():
+    def backward(dout, cache):
+        gate, up, glu, down = cache
+        dh, dw_down = model.linear_backward(dout, down)
+        du = dh
+        da, _ = model.glu_backward(dh, glu)
+        dx, dw_gate = model.linear_backward(da, gate)
+        more, dw_up = model.linear_backward(du, up)
+        return dx + more, dw_gate, dw_up, dw_down
+
+    assert "On the way, du is wrong already: du is what dh should be" in said(
+        "05", "dense_ffn_backward", backward
+    )
+
+
+@pytest.mark.parametrize(
+    "change, line",
+    [
+        (lambda dx, dw: (dx, -dw), "dw is the negative of what is due"),
+        (lambda dx, dw: (dx, dw / 10), "dw is exactly 1/10 of what is due: a mean"),
+        (lambda dx, dw: (dx, dw * 10), "dw is exactly 10 times what is due"),
+        (lambda dx, dw: (dx, dw * 1.5), "dw is 1.5 times what is due"),
+        (lambda dx, dw: (dx, dw.T), "dw is transposed"),
+        (lambda dx, dw: (dx, dw.T.reshape(dw.shape)), "dw is transposed and then reshaped"),
+        (lambda dx, dw: (dx, 0 * dw), "dw is all zeros"),
+        (lambda dx, dw: (dx, dw + 1), "dw is too large by the same number everywhere"),
+        (
+            lambda dx, dw: (dx, np.concatenate([dw[:2], 3 * dw[2:]])),
+            "dw is off in [2] along its first axis only",
+        ),
+    ],
+)
+def test_what_one_can_see_is_said(change, line):
+    text = said("03", "linear_backward", lambda *inputs: change(*model.linear_backward(*inputs)))
+    assert line in text, text
+
+
+def test_results_that_have_changed_places_are_told():
+    def swapped(dout, cache):
+        dx, dblock, dw_up, dw_down = model.gate_ffn_backward(dout, cache)
+        return dx, dw_up, dblock, dw_down
+
+    assert "shape of dblock" in said("09", "gate_ffn_backward", swapped)
+
+    def swapped(dout, cache):
+        dx, dw_gate, dw_up, dw_down = model.dense_ffn_backward(dout, cache)
+        return dx, dw_up, dw_gate, dw_down
+
+    assert "dw_up is what dw_gate should be: have the two changed places?" in said(
+        "05", "dense_ffn_backward", swapped
+    )
+
+
+def test_a_small_input_is_shown_that_can_be_redone_by_hand():
+    text = said("02", "sum_rows", lambda values, slot, n_rows: 3 * backend.sum_rows(values, slot, n_rows))
+    assert (
+        "values = [[[ 1.] [ 10.]] [[ 100.] [1000.]]]" in text
+        and "out: expected = [[1101.] [ 10.] [ 0.]]" in text
+    )
+
+
+def spoils(name, number):
+    """The library's solution of a task, which also writes into an argument"""
+    [task] = [task for task in EXERCISES[number].TASKS if task.name == name][:1]
+
+    def function(*inputs):
+        got = task.solution(*inputs)
+        for a in inputs:
+            if isinstance(a, np.ndarray) and a.dtype.kind == "i":
+                a += 1
+                return got
+        inputs[0][...] = 0
+        return got
+
+    return function
+
+
+@pytest.mark.parametrize(
+    "number, name",
+    [("02", "sum_rows"), ("03", "head_loss"), ("04", "attend"), ("08", "adam_rows"),
+     ("09", "gate_ffn_forward"), ("11", "fetch"), ("13", "running_means")],
+)  # fmt: skip
+def test_an_input_that_was_written_into_is_named(number, name):
+    assert "writes into" in said(number, name, spoils(name, number))
+
+
+def test_a_gradient_that_is_not_to_be_changed_stays():
+    def adamw(p, g, m, v, *rest):
+        optim.adamw(p, g, m, v, *rest)
+        g *= 0.4
+
+    assert "writes into g" in said("07", "adamw", adamw)
+
+
+def test_new_arrays_instead_of_changed_ones_are_refused():
+    def adamw(p, g, m, v, *rest):
+        p, m, v = p.copy(), m.copy(), v.copy()
+        optim.adamw(p, g, m, v, *rest)
+        return p, m, v
+
+    assert "it shall change p, m, v in place" in said("07", "adamw", adamw)
+
+
+def test_all_cosines_at_once_take_too_much():
+    def at_once(vectors, B=256):
+        return measures.angular_spread(vectors, len(vectors))
+
+    assert "MB at once" in said("10", "angular_spread", at_once)
+
+
+@pytest.mark.parametrize(
+    "number, name, wrap", [("03", "linear_backward", list), ("05", "glu_backward", np.array)]
+)
+def test_a_list_or_an_array_of_results_is_as_good_as_a_tuple(number, name, wrap):
+    [task] = [task for task in EXERCISES[number].TASKS if task.name == name]
+    assert check.check(task, lambda *inputs: wrap(task.solution(*inputs)))[1]
+
+
+@pytest.mark.parametrize(
+    "number, name", [("11", "fetch"), ("12", "recipe"), ("12", "override"), ("10", "angular_spread")]
+)
+def test_what_cannot_be_read_is_told_in_words(number, name):
+    text = said(number, name, lambda *inputs: 7)
+    assert "returns something that cannot be read (" in text and "see what the stub says" in text
+
+
+def test_a_right_prediction_gets_its_reason():
+    [task] = EXERCISES["01"].TASKS
+    lines, good = check.check(task, task.solution)
+    assert good and lines[-1].startswith("Why: ")
+
+
 def test_a_mutant_cannot_outlive_the_line_it_breaks():
     with pytest.raises(AssertionError, match="stands 0 times"):
         check.mutant(check.slopes, "no such line", "")
+
+
+RIGHT = """from ministem.model import head_loss_forward, linear_backward, rmsnorm_backward
+
+def head_loss(x, head, targets):
+    loss, (dx, dhead) = head_loss_forward(x, head, targets)
+    return loss, dx, dhead
+"""
 
 
 @pytest.fixture
@@ -125,16 +297,18 @@ def test_a_learner_starts_fails_and_passes(clone):
     assert code == 2 and "there already" in said
     code, said = lessons_check("03")
     assert code == 1 and "still to be written" in said
-    mine.write_text("\ndef rmsnorm_backward(dout, cache):\n    return dout / nothing\n", "utf-8")
+    mine.write_text("\ndef linear_backward(dout, cache):\n    return dout / nothing\n", "utf-8")
     code, said = lessons_check("03")
-    assert code == 1 and "my/ex03.py:3: return dout / nothing\nNameError" in said
+    assert code == 1 and "my/ex03.py:3: return dout / nothing\n  NameError" in said
+    assert "rmsnorm_backward\n  still to be written" in said
     mine.write_text("def rmsnorm_backward(dout, cache):\n    pass\nraise NotImplementedError\n", "utf-8")
     code, said = lessons_check("03")
     assert code == 1 and "outside of any function" in said and "Traceback" not in said
     mine.write_text("import sys\nsys.exit(0)\n", "utf-8")
     assert lessons_check("03")[0] == 1
-    mine.write_text("from ministem.model import rmsnorm_backward\n", "utf-8")
+    mine.write_text(RIGHT, "utf-8")
     code, said = lessons_check("3")
     assert code == 0 and "testing my/ex03.py" in said and "All is well." in said
     assert "dout * g" in lessons_check("03", "--hint", "2")[1]
+    assert "model.py" in lessons_check("03", "--hint", "4")[1]
     assert lessons_check("77")[0] == 2

@@ -21,6 +21,9 @@ TASKS = [
         solution=predict,
         args=lambda rng: {},
         results=("all", "before", "last", "embed"),
+        why="Why: what a row says enters at its word, in each layer, and attention in later layers carries "
+        "it to the end of the text. So the place must be the country's, a layer must come after, and the "
+        "address is the id, whatever the embedding says.",
         mutants={
             "nothing changes? With Germany's rows in all layers every one of the 400 answers is the other "
             "country's": lambda: (False, False, False, False),
@@ -38,7 +41,7 @@ TASKS = [
 ]
 
 HINTS = (
-    "Which positions does the last one, \" is\", get its knowledge from, and by which part of a layer?",
+    'Which positions does the last one, " is", get its knowledge from, and by which part of a layer?',
     "A layer is attention first, then the FFN with the table. What comes after the last layer's FFN?",
     "Each table is addressed by the token's id. Does changing the embedding change the id?",
 )

@@ -35,6 +35,7 @@ TASKS = [
         forward=gate_ffn_forward,
         args=args,
         results=("dx", "dblock", "dw_up", "dw_down"),
+        steps=("dh", "du", "da"),
         mutants={
             "da and du are swapped: the gate's comes first, and here the gate is the table": mutant(
                 gate_ffn_backward, "da, du =", "du, da ="

@@ -1,10 +1,12 @@
 """How exercise 12 is checked: an edit happens once per STEM layer, at its place, and nowhere else."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from lessons.check import Task, mutant
 from lessons.exercises.about11 import what_positions_read
-from ministem.knowledge.edit import override
+from ministem.knowledge.edit import override, table_names
 from ministem.knowledge.naming import recipe
 from ministem.tables import Tables
 
@@ -35,10 +37,26 @@ def args(rng):
     return dict(batch=batch, tables=tables, edits=[(0, 2, (8,)), (1, 2, (3, 6)), (1, 3, (8,))], layers=None)
 
 
+def one_layer(rng):
+    return args(rng) | dict(layers=[2])
+
+
 def look(given, new):
     batch, tables, *_ = given
     kept = what_positions_read(batch), tables.arrays.values()
     return *what_positions_read(new), *(np.concatenate([a.reshape(-1) for a in arrays]) for arrays in kept)
+
+
+def past_the_end(batch, tables, edits, layers=None):
+    """Written as a reader would, with the slot one too large."""
+    slots, blocks = dict(batch.slots), dict(batch.blocks)
+    for name in table_names(tables, layers):
+        slots[name] = slots[name].copy()
+        for b, t, ids in edits:
+            row = tables.read(name, np.array(ids)).mean(0, keepdims=True)
+            blocks[name] = np.concatenate([blocks[name], row])
+            slots[name][b, t] = len(blocks[name])
+    return replace(batch, slots=slots, blocks=blocks)
 
 
 COPY = "slot = slots[name].copy()"
@@ -66,6 +84,9 @@ TASKS = [
             "the new name was cut to the old one's length before averaging": mutant(
                 recipe, "[tuple(new)] * n_old", "[tuple(new[:n_old])] * n_old"
             ),
+            "one tuple for each of the n_old positions is due": mutant(
+                recipe, "[tuple(new)] * n_old", "[tuple(new)]"
+            ),
             "each position reads one token of the new name: this is copy": mutant(
                 recipe, "[tuple(new)] * n_old", "[(new[i % n],) for i in range(n_old)]"
             ),
@@ -75,13 +96,16 @@ TASKS = [
         solution=override,
         args=args,
         look=look,
-        results=("embed", "layer 0", "layer 2", "the old batch", "the tables"),
+        results=("embed", "layer 0", "layer 2", "the old batch (to stay)", "the tables (to stay)"),
         mutants={
             "the token embedding was edited as well: it is no STEM table": mutant(
                 override, "table_names(tables, layers)", "tables.names"
             ),
             "only the first STEM layer reads the new row": mutant(
                 override, "table_names(tables, layers)", "table_names(tables, layers)[:1]"
+            ),
+            "the slot points one row too far: behind a block of U rows the first new row is row U": (
+                past_the_end
             ),
             "rows are added up where their mean should be taken": mutant(override, ".mean(0,", ".sum(0,"),
             "the row in the block was exchanged: every position with that token reads the new one": mutant(
@@ -98,6 +122,17 @@ TASKS = [
             ),
             "the slots were changed in place: all tables of the batch share that array": mutant(
                 override, COPY, "slot = slots[name]"
+            ),
+        },
+    ),
+    Task(
+        solution=override,
+        args=one_layer,
+        look=look,
+        results=("embed", "layer 0", "layer 2", "the old batch (to stay)", "the tables (to stay)"),
+        mutants={
+            "layers is ignored: only the tables table_names(tables, layers) are to be read otherwise": mutant(
+                override, "table_names(tables, layers)", "table_names(tables)"
             ),
         },
     ),

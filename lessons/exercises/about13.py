@@ -49,7 +49,7 @@ TASKS = [
     Task(
         solution=running_means,
         args=positions,
-        results=("rows",),
+        results=("means",),
         mutants={
             "a count of zero has no mean: rows 2 and 4 are not met and must stay as they are": mutant(
                 running_means, MEAN, "np.where(n > 0, total / np.maximum(after, 1), 0)"

@@ -1,6 +1,13 @@
-"""Exercise 10: angular spread, a block of cosines at a time. Test it with: python -m lessons.check 10"""
+"""Exercise 10: directions (easy), and angular spread, a block of cosines at a time.
+
+Test it with: python -m lessons.check 10"""
 
 import numpy as np
+
+
+def directions(vectors):
+    """vectors (N,F) -> (M,F): each divided by its length; the M of them that are not zero"""
+    raise NotImplementedError("lesson 10")
 
 
 def angular_spread(vectors, B=256):

@@ -1,8 +1,15 @@
-"""Exercise 11: bring only the rows that a batch needs. Test it with: python -m lessons.check 11"""
+"""Exercise 11: count distinct rows (easy); bring only the rows that a batch needs; a cache (harder).
+
+Test it with: python -m lessons.check 11"""
 
 import numpy as np  # noqa: F401
 
 from ministem.tables import Batch  # noqa: F401
+
+
+def distinct_so_far(ids):
+    """ids (N,) int -> (N,) int: entry L-1 is how many different ids the first L tokens have"""
+    raise NotImplementedError("lesson 11")
 
 
 def fetch(self, ids, targets=None):
@@ -17,4 +24,12 @@ def fetch(self, ids, targets=None):
     blocks  {name: (U,·)}: row j is that of token rows[j]
 
     Targets go along to a GPU, in the library; here they are None, and you may forget them."""
+    raise NotImplementedError("lesson 11")
+
+
+def lru_hits(ids, size):
+    """ids: a list of rows, asked for one by one -> the share that is in the cache when it is asked for
+
+    The cache has room for `size` rows and is empty at first. A row that is missing comes in; if there is no
+    room, the one goes out that was asked for longest ago (least recently used)."""
     raise NotImplementedError("lesson 11")

@@ -19,13 +19,16 @@ def gate_and_up_agree_on_one_feature(fig):
 
 
 def _cells(ax, rows, digits):
-    """Numbers in coloured squares. rows: label -> numbers (F,), colour, the number with the full colour"""
+    """Numbers in coloured squares, framed below zero. rows: label -> numbers (F,), colour, the number that
+    has the full colour"""
     from matplotlib.patches import Rectangle
 
     for y, (values, colour, full) in enumerate(rows.values()):
         for x, value in enumerate(values.round(digits)):
             strength = min(1, abs(value) / full)
-            shade = dict(color=colour, alpha=round(0.06 + 0.9 * strength, 2), lw=0)
+            shade = dict(fc=colour, alpha=round(0.06 + 0.9 * strength, 2), lw=0)
+            if value < 0:
+                shade |= dict(lw=1.2, ec="black")
             ax.add_patch(Rectangle((x - 0.46, y - 0.46), 0.92, 0.92, **shade))
             text = "white" if strength > 0.5 else "black"
             size = 10 if len(values) < 6 else 8

@@ -61,7 +61,7 @@ def one_row_in_two_contexts(fig):
         _cells(ax, rows | {"product": (opened * row, PURPLE, 4)}, digits=1)
         ax.set_xticks(range(len(row)))
         ax.set_title(f"“{text} …”")
-    fig.supxlabel("feature", size=10)
+    fig.supxlabel("feature (framed: below zero)", size=10)
 
 
 def _fruits_and_firms(one_embedding=True):

@@ -28,3 +28,4 @@ def where_the_table_goes(fig):
         ax.set_xticks(range(4), KINDS)
         ax.set_title(title, fontsize=10)
         ax.grid(axis="x", visible=False)
+    ax.set_ylim(1.6, 1.75)

@@ -27,6 +27,8 @@ def cosines_of_rows(fig):
         for model, colour, label in (("stem all", STEM, "rows of U"), ("dense", DENSE, "outputs of x Wu")):
             run = next(run for run in record["runs"] if run["model"] == model and run["seed"] == 0)
             histogram(ax, run["spread"][when][1]["up"], colour, label)
-        ax.set(title=title, xlabel="cosine of two of them")
+        for floor, colour in ((1 / 192, STEM), (1 / 64 + 1 / 192, DENSE)):  # of random rows, of random x Wu
+            ax.axvline(1.96 * floor**0.5, color=colour, ls=":", lw=1)
+        ax.set(title=title, xlabel="cosine (dotted: P95 of random\nrows, and of random x Wu)")
         ax.legend(loc="upper right", fontsize=8)
     axes[0].set(ylabel="density", ylim=(0, 9))

@@ -16,14 +16,19 @@ def rows_against_length(fig):
     rates = json.loads((RESULTS / "cache.json").read_text("utf-8"))["rates"]
     rates = [r for r in rates if r["vocab_size"] == 2048 and r["stream"] == "tokens"]
 
+    fig.set_size_inches(7, 3.4)
     left, right = fig.subplots(1, 2)
     flops = [play["ffn_flops_per_token"] / 1e6] * len(play["lengths"])
     active = [a / 1e6 for a in play["active_table_parameters"]]
-    left.loglog(play["lengths"], active, ".-", color=STEM, label="active table\nparameters, millions")
-    left.loglog(play["lengths"], flops, "--", color=INK, label="FFN FLOPs per\ntoken, millions")
+    left.loglog(play["lengths"], active, ".-", color=STEM)
     left.set(xlabel="tokens of text", ylim=(0.005, 20))
-    left.minorticks_off()
-    left.legend(loc="upper left", fontsize=8)
+    left.set_ylabel("active table parameters, millions", color=STEM)
+    work = left.twinx()
+    work.loglog(play["lengths"], flops, "--", color=INK)
+    work.set(ylabel="FFN FLOPs per token, millions (dashed)", ylim=(0.005, 20))
+    work.grid(False)
+    for ax in (left, work):
+        ax.minorticks_off()
 
     shares = [r["share_of_rows"] for r in rates]
     for kind, colour in (("fixed", GREY), ("lru", PURPLE), ("lfu", STEM)):
